@@ -1,0 +1,118 @@
+"""The entry point: the tree of commands, and the one place where errors become a line and a code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from gpu_train_cli.command import CONTEXT_SETTINGS, Group, Lazy, common_options
+from gpu_train_cli.invocation import Invocation
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended, as for git or cat
+
+RUN, READ, INPUTS, CARE = "Train", "Look at checkpoints", "Code and data", "Care"
+COMMANDS = {
+    "run": Lazy("gpu_train_cli.run:run", "Run a training command and capture its checkpoints.", RUN),
+    "jobs": Lazy("gpu_train_cli.jobs:jobs", "List jobs and show one.", RUN),
+    "projects": Lazy("gpu_train_cli.jobs:projects", "List projects.", RUN),
+    "logs": Lazy("gpu_train_cli.logs:logs", "Show what a job printed.", RUN),
+    "stop": Lazy("gpu_train_cli.stop:stop", "Ask a running job to end and wait for its last capture.", RUN),
+    "kill": Lazy("gpu_train_cli.stop:kill", "End a running job at once.", RUN),
+    "reconcile": Lazy(
+        "gpu_train_cli.reconcile:reconcile", "Find jobs whose runner is gone and finish them.", RUN
+    ),
+    "checkpoints": Lazy(
+        "gpu_train_cli.checkpoints:checkpoints", "List, show, read, restore and import checkpoints.", READ
+    ),
+    "mount": Lazy("gpu_train_cli.mount:mount", "Mount a job's checkpoints as a read-only folder.", READ),
+    "umount": Lazy("gpu_train_cli.mount:umount", "Take a mount away.", READ),
+    "code": Lazy("gpu_train_cli.code:code", "List, restore and export code versions.", INPUTS),
+    "data": Lazy("gpu_train_cli.data:data", "Register, list and verify data versions.", INPUTS),
+    "stats": Lazy("gpu_train_cli.stats:stats", "Show how much space is taken and how much was saved.", CARE),
+    "verify": Lazy("gpu_train_cli.verify:verify", "Re-read and re-hash what is stored.", CARE),
+    "gc": Lazy("gpu_train_cli.gc:gc", "Free the space of what nothing needs any more.", CARE),
+    "repair": Lazy("gpu_train_cli.repair:repair", "Rebuild the registry from the packs.", CARE),
+    "doctor": Lazy("gpu_train_cli.doctor:doctor", "Check that this machine has what gpu-train needs.", CARE),
+    "config": Lazy("gpu_train_cli.config:config", "Show the settings and where each came from.", CARE),
+    "debug": Lazy("gpu_train_cli.debug:debug", "Look inside packs, records and files.", CARE),
+}
+ALIASES = {"checkpoint": "checkpoints", "ckpt": "checkpoints", "job": "jobs", "project": "projects"}
+
+
+def _show_version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from importlib.metadata import version  # noqa: PLC0415  30 ms that only --version needs
+
+    click.echo(f"gpu-train {version('gpu-train')}")
+    context.exit()
+
+
+@click.pass_context
+def _help_without_command(context: click.Context) -> None:
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+cli = Group(
+    "gpu-train",
+    lazy=COMMANDS,
+    aliases=ALIASES,
+    context_settings=CONTEXT_SETTINGS,
+    help="Keep training runs reproducible: the code that ran, the data it read, the checkpoints it wrote.",
+    params=[
+        *common_options(hidden=False),
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_show_version,
+            help="Show the version and exit.",
+        ),
+    ],
+    no_args_is_help=False,
+    invoke_without_command=True,
+    callback=_help_without_command,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program with `arguments` (the command line's when None) and return its exit code."""
+    invocation = Invocation()
+    try:
+        code = cli.main(
+            None if arguments is None else list(arguments),
+            prog_name="gpu-train",
+            obj=invocation,
+            standalone_mode=False,
+        )
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+        return BROKEN_PIPE
+    except (KeyboardInterrupt, click.Abort):
+        sys.stderr.write("\n")
+        return INTERRUPTED
+    except Exception as error:
+        return _failed(error, debug=invocation.debug)
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: Exception, *, debug: bool) -> int:
+    from gpu_train_cli import failure  # noqa: PLC0415  needs the engine's errors, which the way to --help must not
+
+    return failure.report(error, debug=debug)
+
+
+def _drop_stdout() -> None:
+    # Python flushes stdout once more at exit and would complain about the same broken pipe.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Listings and details on stdout: tables for people, JSON, JSON lines and CSV for programs, ids for pipes.
+
+A row is a mapping from the machine's key to a plain value (text, int, float, bool, datetime, list, mapping).
+The same row feeds every format, so no format can say something the others do not.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import click
+
+from gpu_train_cli.text import as_json, machine, plain, printable
+
+SCHEMA_VERSION = 1
+FORMATS = ("table", "json", "jsonl", "csv")
+RICH_ROWS = 200  # laying out more rows than this with rich takes longer than reading the store did
+
+Row: TypeAlias = Mapping[str, object]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: the key for programs, the heading for people, how a value is worded, its side."""
+
+    key: str
+    heading: str
+    text: Callable[[Any], str] = plain
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Rows under a name; `head` stands beside them in JSON, `empty` is said when there are none."""
+
+    name: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    identity: Callable[[Row], str]
+    empty: str
+    head: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """One thing: all its fields for programs, chosen lines for people."""
+
+    fields: Row
+    identity: str
+    lines: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The format that was asked for with `-o` and `-q`."""
+
+    format: str = "table"
+    ids_only: bool = False
+
+    @property
+    def for_people(self) -> bool:
+        """Whether a person reads this: words, hints and empty states are welcome."""
+        return self.format == "table" and not self.ids_only
+
+    def listing(self, listing: Listing) -> None:
+        """Write all rows of a listing."""
+        if self.ids_only:
+            _write_ids(listing.identity(row) for row in listing.rows)
+        elif self.format == "json":
+            head = {"schema_version": SCHEMA_VERSION, **listing.head}
+            click.echo(as_json({**head, listing.name: list(listing.rows)}, indent=2))
+        elif self.format == "jsonl":
+            for row in listing.rows:
+                click.echo(as_json({"schema_version": SCHEMA_VERSION, **row}))
+        elif self.format == "csv":
+            keys = list(listing.rows[0]) if listing.rows else [column.key for column in listing.columns]
+            _write_csv(keys, listing.rows)
+        elif not listing.rows:
+            note(listing.empty)
+        else:
+            _write_table(listing.columns, listing.rows)
+
+    def details(self, details: Details) -> None:
+        """Write one thing."""
+        if self.ids_only:
+            _write_ids([details.identity])
+        elif self.format in ("json", "jsonl"):
+            indent = 2 if self.format == "json" else None
+            click.echo(as_json({"schema_version": SCHEMA_VERSION, **details.fields}, indent=indent))
+        elif self.format == "csv":
+            _write_csv(list(details.fields), [details.fields])
+        else:
+            width = max((len(name) for name, _ in details.lines), default=0)
+            for name, value in details.lines:
+                click.echo(f"{name:<{width}}  {value}".rstrip())
+
+
+def reading(command: F) -> F:
+    """Give a command `-o` and `-q`; it receives them as one `Output` named `output`."""
+
+    @click.option(
+        "-o",
+        "--output",
+        "output_format",
+        type=click.Choice(FORMATS),
+        default="table",
+        show_default=True,
+        help="How to write the result.",
+    )
+    @click.option("-q", "--quiet", "ids_only", is_flag=True, help="Write ids only, one a line.")
+    @functools.wraps(command)
+    def wrapper(*args: Any, output_format: str, ids_only: bool, **kwargs: Any) -> Any:
+        return command(*args, output=Output(output_format, ids_only), **kwargs)
+
+    return wrapper  # type: ignore[return-value]  # click reads the options from the wrapper, the signature is F's
+
+
+def note(message: str) -> None:
+    """Say something to the person on stderr, where no program reads it as a result."""
+    click.echo(printable(message), err=True)
+
+
+def warn(message: str) -> None:
+    """A warning on stderr, in the same form as errors."""
+    note(f"gpu-train: warning: {message}")
+
+
+def _write_ids(ids: Iterable[str]) -> None:
+    safe = sys.stdout.isatty()
+    for identity in ids:
+        # A pipe gets the name's own bytes, so that `-q | xargs` finds what is not UTF-8 as well.
+        click.echo(printable(identity) if safe else os.fsencode(identity))
+
+
+def _write_csv(keys: Sequence[str], rows: Iterable[Row]) -> None:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(keys)
+    for row in rows:
+        writer.writerow([_csv_cell(row.get(key)) for key in keys])
+    click.echo(buffer.getvalue().encode("utf-8", "surrogateescape"), nl=False)
+
+
+def _csv_cell(value: object) -> object:
+    if isinstance(value, list | tuple | Mapping):
+        return as_json(value)
+    return "" if value is None else machine(value)
+
+
+def _write_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    cells = [[column.text(row.get(column.key)) for column in columns] for row in rows]
+    if sys.stdout.isatty() and len(rows) <= RICH_ROWS and os.environ.get("TERM") != "dumb":
+        _write_rich_table(columns, cells)
+        return
+    widths = [max(len(column.heading), *(len(line[i]) for line in cells)) for i, column in enumerate(columns)]
+    for line in [[column.heading for column in columns], *cells]:
+        padded = (
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        )
+        click.echo("  ".join(padded).rstrip())
+
+
+def _write_rich_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console  # noqa: PLC0415  a terminal's table alone pays for importing rich
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(
+            column.heading,
+            justify="right" if column.right else "left",
+            no_wrap=i == 0 or column.right,
+            overflow="fold",
+        )
+    for line in cells:
+        table.add_row(*(Text(cell) for cell in line))  # Text: a name with [markup] in it stays a name
+    Console(highlight=False).print(table)

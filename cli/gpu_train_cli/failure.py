@@ -41,7 +41,5 @@ def _worded(error: Exception) -> tuple[str, int]:
             return "out of memory", FAILED
         case _:
             said = f": {error}" if str(error) else ""
-            return (
-                f"unexpected {type(error).__name__}{said}; this is a bug, please report it with what --debug shows",
-                FAILED,
-            )
+            bug = f"unexpected {type(error).__name__}{said}"
+            return f"{bug}; this is a bug, please report it with what --debug shows", FAILED

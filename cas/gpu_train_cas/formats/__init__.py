@@ -1,5 +1,26 @@
-"""Containers of tensors: where in a file each tensor's bytes lie. Stub to be replaced."""
+"""Containers of tensors: where in a file each tensor's bytes lie. Never a wrong byte, never an import of torch.
 
-from gpu_train_cas.formats.tensor import Tensor
+A `Source` is bytes to look at (`FileSource` for an open file, `BytesSource` for memory). `layout`
+gives a `Layout` of `Tensor` extents, or None for a file to be treated as opaque; `parse` does the
+same and says what is wrong; `self_proof` tells whether a file is complete by its own account. The
+`name` is a hint: content decides where it can. Formats, limits and rules: cas/spec/formats.md.
+"""
 
-__all__ = ["Tensor"]
+from gpu_train_cas.formats.container import layout, parse, self_proof
+from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat
+from gpu_train_cas.formats.source import BytesSource, FileSource, Source
+from gpu_train_cas.formats.tensor import ITEM_BYTES, Tensor
+
+__all__ = [
+    "ITEM_BYTES",
+    "BytesSource",
+    "FileSource",
+    "FormatError",
+    "Layout",
+    "Source",
+    "Tensor",
+    "UnknownFormat",
+    "layout",
+    "parse",
+    "self_proof",
+]

@@ -1,0 +1,47 @@
+"""The words of the codecs: the numbers that frames hold, a block as stored, and who takes part in a race."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+
+class Codec(IntEnum):
+    """How a frame's payload encodes its block. The numbers are in frames: never reuse one."""
+
+    RAW = 0
+    ZSTD = 1
+    FLOAT = 2
+    DELTA = 3
+    """Reserved: against a base block. Nothing writes it yet and decoding it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A block as a frame stores it; `payload` is never longer than the block."""
+
+    codec: Codec
+    payload: bytes | memoryview
+
+
+class Entrant(Protocol):
+    """A codec that takes part in the race for a block. Called from many threads at once."""
+
+    codec: Codec
+
+    def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | None:
+        """A payload for the block that is shorter than `limit` bytes, or None when that is unlikely.
+
+        `dtype` is the element type where the block is part of a tensor, "" where nothing is known.
+        A quick sample may decide; the caller checks the length and decodes what it keeps.
+        """
+
+    def decode(self, payload: bytes | memoryview, length: int) -> bytes | memoryview:
+        """The block of `length` bytes.
+
+        Memory stays within a small multiple of `length`, whatever the payload claims.
+
+        Raises:
+            Damaged: for every payload that does not decode to exactly `length` bytes.
+        """

@@ -1,7 +1,7 @@
 """What `--sort`, `--filter` and `--search` mean, over the rows of any listing.
 
     sort     KEY[:asc|:desc]        KEY a field, or metric:NAME
-    filter   FIELD OP VALUE         OP one of = != < <= > >= ~ (contains); sizes take units, times are ISO-8601
+    filter   FIELD OP VALUE         OP: = != < <= > >= ~ (contains); sizes with units, ISO-8601 times
     search   TEXT                   every word must be in the row's text, whatever the case
 
 A row without a value for the sort key comes last in either direction; a filter never matches it.
@@ -9,11 +9,13 @@ A row without a value for the sort key comes last in either direction; a filter 
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -32,7 +34,7 @@ ORDERS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field that can be sorted and filtered by: where it is in the row, how it compares, its first order."""
+    """A field to sort and filter by: where it is in the row, how it compares, its first direction."""
 
     key: str
     kind: str = "text"  # text, number, size, time
@@ -51,16 +53,20 @@ def field_of(name: str, fields: Fields) -> tuple[Field, Callable[[Row], Any]]:
     """
     for prefix, key, kind in ((METRIC, "metrics", "number"), (TAG, "tags", "text")):
         if name.startswith(prefix) and f"{prefix}NAME" in fields:
-            inner = name.removeprefix(prefix)
-            return Field(key, kind), lambda row: _inner(row.get(key), inner)
+            return Field(key, kind), partial(_inner, key=key, inner=name.removeprefix(prefix))
     if name not in fields or name.endswith(":NAME"):
         raise click.BadParameter(f"no field {name!r}; there are {', '.join(fields)}")
     found = fields[name]
     return found, lambda row: row.get(found.key)
 
 
-def _inner(mapping: object, name: str) -> object:
-    return mapping.get(name) if isinstance(mapping, Mapping) else None
+def _inner(row: Row, key: str, inner: str) -> object:
+    mapping = row.get(key)
+    return mapping.get(inner) if isinstance(mapping, Mapping) else None
+
+
+def _comparable(value: object) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
 def sort(rows: Iterable[Row], expression: str, fields: Fields) -> list[Row]:
@@ -72,8 +78,8 @@ def sort(rows: Iterable[Row], expression: str, fields: Fields) -> list[Row]:
     found, value_of = field_of(name, fields)
     order = found.order or (lambda value: value)
     rows = list(rows)
-    known = [row for row in rows if value_of(row) is not None]
-    unknown = [row for row in rows if value_of(row) is None]
+    known = [row for row in rows if _comparable(value_of(row))]
+    unknown = [row for row in rows if not _comparable(value_of(row))]
     known.sort(
         key=lambda row: order(value_of(row)),
         reverse=found.descending if descending is None else descending,

@@ -1,16 +1,37 @@
-"""Where a file is cut into blocks (cas/spec/blocks.md, Chunking)."""
+"""Where a file is cut into blocks (cas/spec/blocks.md, Chunking).
+
+`extents` divides a file into tensors and opaque runs; `blocks` reads it once, in order, and yields each
+block. Where the cuts fall depends on the file's bytes, its layout and its holes alone: never on how much is
+read at a time, on threads or on what the store holds.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import itemgetter
 
-if TYPE_CHECKING:
-    from gpu_train_cas.formats import Layout, Source
+from pyfastcdc import FastCDC
+
+from gpu_train_cas.errors import SourceChanged
+from gpu_train_cas.formats import ITEM_BYTES, Layout, Source, Tensor
 
 BLOCK_BYTES = 1 << 20
+"""A block holds at most so many bytes."""
 SMALL_TENSOR_BYTES = 64 << 10
+"""A tensor of fewer bytes shares its blocks with its neighbours."""
+GAP_BYTES = 4 << 10
+"""So many bytes that belong to no tensor (a header) are an extent of their own."""
+HOLE_BYTES = 64 << 10
+"""A shorter piece of a hole is read as the zeros that it stands for."""
+TYPED_SHARE = 0.75
+"""A run of small tensors has a type when so much of its bytes has that type."""
+WINDOW_BYTES = 4 << 20
+"""Opaque bytes are read so many at a time; any size of BLOCK_BYTES or more gives the same cuts."""
+
+_fastcdc = FastCDC(256 << 10, min_size=64 << 10, max_size=BLOCK_BYTES, normalized_chunking=1, seed=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +41,7 @@ class Extent:
     Attributes:
         start: byte offset in the file.
         end: byte offset where it ends.
-        dtype: the type of its elements, "" where it has none or is a mixture.
+        dtype: the type of its elements, counted from `start`; "" where it has none or is a mixture.
         tensor: index in the layout's tensors; None for an opaque extent.
     """
 
@@ -32,7 +53,11 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A block as cut from a file: the bytes [start, end), with `data` None for a hole (of any length)."""
+    """A block as cut from a file: its bytes [start, end).
+
+    `data` is memory of its own, of at most BLOCK_BYTES, that nothing writes to again; None for a hole, which
+    may have any length.
+    """
 
     start: int
     end: int
@@ -41,14 +66,141 @@ class Span:
 
 
 def extents(size_bytes: int, layout: Layout | None) -> list[Extent]:
-    """Divide [0, size_bytes) into tensors and opaque runs."""
-    raise NotImplementedError
+    """Divide [0, size_bytes) into tensors and opaque runs, in order and without gaps.
+
+    Linear in the number of tensors (after sorting). Tensors that overlap an earlier one or leave the file
+    are treated as if they were not there.
+    """
+    found: list[Extent] = []
+    at = 0
+    run: list[Tensor] = []
+    for index, tensor in _in_order(size_bytes, layout):
+        if tensor.length < SMALL_TENSOR_BYTES:
+            run.append(tensor)
+            continue
+        found += _opaque(at, tensor.offset, run)
+        run = []
+        at = tensor.offset + tensor.length
+        found.append(Extent(tensor.offset, at, tensor.dtype, index))
+    return found + _opaque(at, size_bytes, run)
 
 
-def blocks(source: Source, layout: Layout | None, holes: Sequence[tuple[int, int]] = ()) -> Iterator[Span]:
-    """The blocks of a file in order; together they cover it exactly.
+def _in_order(size_bytes: int, layout: Layout | None) -> Iterator[tuple[int, Tensor]]:
+    tensors = layout.tensors if layout else ()
+    at = 0
+    for index, tensor in sorted(enumerate(tensors), key=lambda pair: pair[1].offset):
+        if tensor.length > 0 and at <= tensor.offset and tensor.offset + tensor.length <= size_bytes:
+            at = tensor.offset + tensor.length
+            yield index, tensor
+
+
+def _opaque(start: int, end: int, run: Sequence[Tensor]) -> list[Extent]:
+    """The extents between two large tensors: runs of small ones, parted at wide gaps."""
+    found: list[Extent] = []
+    first = 0  # of the tensors in the run that is being collected
+    at = run_start = start
+    for index, tensor in enumerate(run):
+        if tensor.offset - at >= GAP_BYTES:
+            found += [_run(run_start, at, run[first:index]), Extent(at, tensor.offset, "", None)]
+            run_start, first = tensor.offset, index
+        at = tensor.offset + tensor.length
+    if end - at >= GAP_BYTES:
+        found += [_run(run_start, at, run[first:]), Extent(at, end, "", None)]
+    else:
+        found.append(_run(run_start, end, run[first:]))
+    return [extent for extent in found if extent.start < extent.end]
+
+
+def _run(start: int, end: int, tensors: Sequence[Tensor]) -> Extent:
+    """An extent over small tensors, with the type of most of its bytes where their elements line up."""
+    weights: Counter[str] = Counter()
+    for tensor in tensors:
+        if (tensor.offset - start) % ITEM_BYTES.get(tensor.dtype, 1) == 0:
+            weights[tensor.dtype] += tensor.length
+    dtype, weight = weights.most_common(1)[0] if weights else ("", 0)
+    return Extent(start, end, dtype if weight >= TYPED_SHARE * (end - start) else "", None)
+
+
+def blocks(
+    source: Source, layout: Layout | None, holes: Sequence[tuple[int, int]] = (), *,
+    window_bytes: int = WINDOW_BYTES,
+) -> Iterator[Span]:  # fmt: skip
+    """Read a file from its start to its end and yield its blocks; together they cover it exactly.
+
+    Holds one window and one block at a time, whatever the file's size.
+
+    Args:
+        source: the file.
+        layout: its tensors, None for a file without.
+        holes: ranges (start, end) of the file that were never allocated, in order, not overlapping.
+        window_bytes: how much of an opaque run is read at a time, at least BLOCK_BYTES.
 
     Raises:
-        SourceChanged: when the file is shorter than `source.size_bytes`.
+        SourceChanged: when the file has become shorter than `source.size_bytes`.
     """
-    raise NotImplementedError
+    for extent in extents(source.size_bytes, layout):
+        for start, end, is_hole in _parted(extent, holes):
+            if is_hole:
+                yield Span(start, end, "", None)
+            elif extent.tensor is not None:
+                yield from _steps(source, extent, start, end)
+            else:
+                yield from _cut(source, extent, start, end, window_bytes)
+
+
+def _parted(extent: Extent, holes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, bool]]:
+    """The extent's pieces (start, end, whether it is a hole), in order."""
+    at = extent.start
+    index = bisect_right(holes, at, key=itemgetter(1))
+    while index < len(holes) and holes[index][0] < extent.end:
+        start, end = max(holes[index][0], at), min(holes[index][1], extent.end)
+        if end - start >= HOLE_BYTES:
+            if start > at:
+                yield at, start, False
+            yield start, end, True
+            at = end
+        index += 1
+    if at < extent.end:
+        yield at, extent.end, False
+
+
+def _steps(source: Source, extent: Extent, start: int, end: int) -> Iterator[Span]:
+    """Blocks of a tensor: they end at multiples of BLOCK_BYTES from the tensor's own start."""
+    while start < end:
+        stop = min(end, start + BLOCK_BYTES - (start - extent.start) % BLOCK_BYTES)
+        yield Span(start, stop, extent.dtype, memoryview(_read(source, start, stop)))
+        start = stop
+
+
+def _cut(source: Source, extent: Extent, start: int, end: int, window_bytes: int) -> Iterator[Span]:
+    """Blocks of opaque bytes, cut by content; in an extent with a type always between two elements.
+
+    Every cut is looked for with BLOCK_BYTES (or all that is left) in view, so it depends on nothing else.
+    """
+    if end - start <= _fastcdc.min_size:
+        yield Span(start, end, extent.dtype, memoryview(_read(source, start, end)))
+        return
+    item = ITEM_BYTES.get(extent.dtype, 1)
+    view = memoryview(b"")
+    while start < end:
+        have = start + len(view)
+        if len(view) < BLOCK_BYTES and have < end:
+            more = _read(source, have, min(end, start + window_bytes))
+            view = memoryview(b"".join([view, more]))
+        stop = start + next(iter(_fastcdc.cut_buf(view))).length
+        if stop < end:
+            stop -= (stop - extent.start) % item
+        # a copy, since a view of a few KiB would keep the whole window in memory
+        yield Span(start, stop, extent.dtype, memoryview(bytes(view[: stop - start])))
+        view = view[stop - start :]
+        start = stop
+
+
+def _read(source: Source, start: int, end: int) -> bytes:
+    data = source.pread(end - start, start)
+    if len(data) != end - start:
+        raise SourceChanged(
+            f"the file shrank while it was read: {end - start} bytes were due at {start}, {len(data)} came;"
+            " store it again once nothing writes to it"
+        )
+    return data

@@ -109,9 +109,7 @@ def _read_table(view: memoryview) -> tuple[Shape, list[tuple[int, int]]]:
     mode, element = _HEADER.unpack_from(view)
     shape = Shape(element & ~ROTATED, bool(element & ROTATED))
     if mode != MODE_PLANES or shape.width not in _WORDS:
-        raise Damaged(
-            f"a float payload of mode {mode}, element {element:#x}: damaged, or of a newer gpu-train"
-        )
+        raise Damaged(f"float payload of mode {mode}, element {element:#x}: damaged or of a newer gpu-train")
     if len(view) < _HEADER.size + shape.width * _PLANE.size:
         raise Damaged("a float payload ends within its table")
     ends = range(_HEADER.size, _HEADER.size + shape.width * _PLANE.size, _PLANE.size)

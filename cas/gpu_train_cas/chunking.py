@@ -183,10 +183,8 @@ def _cut(source: Source, extent: Extent, start: int, end: int, window_bytes: int
     item = ITEM_BYTES.get(extent.dtype, 1)
     view = memoryview(b"")
     while start < end:
-        have = start + len(view)
-        if len(view) < BLOCK_BYTES and have < end:
-            more = _read(source, have, min(end, start + window_bytes))
-            view = memoryview(b"".join([view, more]))
+        if len(view) < min(BLOCK_BYTES, end - start):
+            view = memoryview(_read(source, start, min(end, start + window_bytes)))
         stop = start + next(iter(_fastcdc.cut_buf(view))).length
         if stop < end:
             stop -= (stop - extent.start) % item

@@ -11,6 +11,7 @@
     ├── UnsafeName                exit 4   a name that would leave its folder
     ├── StorageFull               exit 1   also OSError(ENOSPC)
     ├── ReadOnly                  exit 1   also OSError(EROFS)
+    ├── Denied                    exit 1   also PermissionError
     ├── UnsupportedHome           exit 1   the home lies where LMDB cannot work
     └── TooNew                    exit 1   written by a newer gpu-train
 
@@ -95,6 +96,10 @@ class ReadOnly(GpuTrainError, OSError):
         return str(self.args[1])
 
 
+class Denied(GpuTrainError, PermissionError):
+    """The system refuses access to a file or folder of the home."""
+
+
 class UnsupportedHome(GpuTrainError):
     """The home lies on a filesystem where the registry cannot work."""
 
@@ -110,6 +115,7 @@ def mapped_os_errors(what: str) -> Iterator[None]:
     Raises:
         StorageFull: for ENOSPC and EDQUOT.
         ReadOnly: for EROFS.
+        Denied: for EACCES and EPERM.
     """
     try:
         yield
@@ -122,4 +128,6 @@ def mapped_os_errors(what: str) -> Iterator[None]:
             ) from e
         if e.errno == errno.EROFS:
             raise ReadOnly(f"{what}: the filesystem is read-only; remount it or set GPU_TRAIN_HOME") from e
+        if e.errno in (errno.EACCES, errno.EPERM):
+            raise Denied(f"{what}: permission denied; check who owns it, or set GPU_TRAIN_HOME") from e
         raise

@@ -102,9 +102,7 @@ class Manifest:
         try:
             row: list[Any] = msgpack.unpackb(data, unicode_errors="surrogateescape")
             if row[0] != VERSION:
-                raise TooNew(
-                    f"a manifest of version {row[0]}: this gpu-train reads {VERSION}; install a newer one"
-                )
+                raise TooNew(f"a manifest of version {row[0]}: this gpu-train reads {VERSION}; install a newer one")
             _, size, digest, digests, raw, format, tensors = row[:7]
             ends = np.frombuffer(raw, dtype="<u8")
             if len(digests) != len(ends) * DIGEST_BYTES or len(digest) != DIGEST_BYTES:

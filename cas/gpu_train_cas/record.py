@@ -55,9 +55,7 @@ class Record:
         try:
             row = msgpack.unpackb(data, unicode_errors="surrogateescape")
             if row["v"] != VERSION:
-                raise TooNew(
-                    f"a record of version {row['v']}: this gpu-train reads {VERSION}; install a newer one"
-                )
+                raise TooNew(f"a record of version {row['v']}: this gpu-train reads {VERSION}; install a newer one")
             return cls(
                 str(row["kind"]), str(row["owner"]), str(row["name"]), int(row["created_ns"]),
                 Entry.from_wire(row["root"], root=True), dict(row["meta"]),

@@ -1,0 +1,60 @@
+"""The engine: a deduplicating, content-addressed store of directory trees.
+
+Words: a *block* (at most 1 MiB of a file, named by BLAKE3) is stored as a *frame* in a *pack*; a *manifest* lists a
+file's blocks, a *tree* a directory's entries; a *record* names a tree and keeps it alive. The *registry* finds them.
+
+    with Store.open(home) as store:
+        with store.writer("import") as writer:              # lease, own pack
+            added = writer.add_tree(path)                   # cut, name, look up, encode, pack
+            with writer.commit() as txn:                    # the only commit point
+                digest = txn.put_record(Record("checkpoint", owner, name, time.time_ns(), added.root))
+        root = store.record(digest).root
+        entry = store.reader.lookup(root, b"model.safetensors")
+        store.reader.open(entry).pread(100, 0)              # proven bytes or an error
+
+Modules, bottom up: errors, digest, filesystem, formats | codecs, chunking, tree | manifest, record, frame, pack,
+registry, index | lease | packer, transaction, blocksource, reader, ingest | restore | gc | check | repair, store.
+The formats on disk are specified in cas/spec/.
+"""
+
+from gpu_train_cas.codecs import Codec
+from gpu_train_cas.digest import Digest, Kind
+from gpu_train_cas.formats import Layout, Tensor
+from gpu_train_cas.ingest import Added, Exclude, StatCache, Writer
+from gpu_train_cas.manifest import BlockRef, Manifest
+from gpu_train_cas.progress import OnProgress, Progress
+from gpu_train_cas.reader import File, Reader
+from gpu_train_cas.record import Record
+from gpu_train_cas.registry import Registry, Row, Table, Txn
+from gpu_train_cas.store import Stats, Store
+from gpu_train_cas.transaction import Transaction
+from gpu_train_cas.tree import Entry, EntryKind, Tree
+
+__all__ = [
+    "Added",
+    "BlockRef",
+    "Codec",
+    "Digest",
+    "Entry",
+    "EntryKind",
+    "Exclude",
+    "File",
+    "Kind",
+    "Layout",
+    "Manifest",
+    "OnProgress",
+    "Progress",
+    "Reader",
+    "Record",
+    "Registry",
+    "Row",
+    "StatCache",
+    "Stats",
+    "Store",
+    "Table",
+    "Tensor",
+    "Transaction",
+    "Tree",
+    "Txn",
+    "Writer",
+]

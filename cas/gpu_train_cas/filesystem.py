@@ -1,0 +1,79 @@
+"""What the engine must know about the filesystem under a path: its type, and durable directory changes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_train_cas.errors import UnsupportedHome
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+_REMOTE = {"nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre",
+           "beegfs", "gpfs", "ocfs2", "davfs", "virtiofs"}  # fmt: skip
+"""Types on which LMDB's shared memory or locks are known not to hold between machines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """The mount that a path lies on: where it is mounted and the filesystem's type."""
+
+    point: Path
+    type: str
+
+    @property
+    def fit_for_registry(self) -> bool:
+        """Whether shared memory maps and locks work here as LMDB needs them."""
+        return self.type not in _REMOTE and not self.type.startswith("fuse")
+
+
+def mount_of(path: Path, mountinfo: Path = MOUNTINFO) -> Mount | None:
+    """The mount that holds `path` (which need not exist yet); None where the system does not say."""
+    target = os.path.realpath(path)
+    best: Mount | None = None
+    try:
+        lines = mountinfo.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        if len(fields) < 5 or not kind:
+            continue
+        point = fields[4].encode(errors="surrogateescape").decode("unicode_escape")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        # The later of two mounts on one point hides the earlier.
+        if inside and (best is None or len(point) >= len(str(best.point))):
+            best = Mount(Path(point), kind[0])
+    return best
+
+
+def check_fit(path: Path, mountinfo: Path = MOUNTINFO) -> None:
+    """Refuse a home where the registry cannot be kept safely.
+
+    Raises:
+        UnsupportedHome: on network and FUSE filesystems, naming the type and the way out.
+    """
+    mount = mount_of(path, mountinfo)
+    if mount is not None and not mount.fit_for_registry:
+        raise UnsupportedHome(
+            f"{path} is on {mount.type} (mounted at {mount.point}), where the registry's locks and memory "
+            "maps are not safe; set GPU_TRAIN_HOME to a local disk and use a sink to copy to this place"
+        )
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove_if_there(path: Path) -> None:
+    """Unlink a file; not being there is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()

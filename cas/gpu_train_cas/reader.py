@@ -1,0 +1,197 @@
+"""Reading back: digest -> bytes, entry -> file, root -> paths; everything is proven before it is handed out."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+from gpu_train_cas.blocksource import BlockSource
+from gpu_train_cas.digest import HOLE, Digest, Kind
+from gpu_train_cas.errors import Damaged, NotFound
+from gpu_train_cas.frame import open_frame
+from gpu_train_cas.manifest import Manifest
+from gpu_train_cas.record import Record
+from gpu_train_cas.tree import Entry, EntryKind, Tree
+
+CACHE_BYTES = 256 << 20
+
+
+class Reader:
+    """Decodes blocks and objects from an ordered list of sources.
+
+    Every block is checked against its BLAKE3 name when it is decoded, so what comes out is what went in or
+    an error. Decoded bytes are kept in one bounded cache shared by all threads; threads that want the same
+    block at the same time decode it once. No lock is held while reading or decoding.
+    """
+
+    def __init__(self, sources: Sequence[BlockSource], cache_bytes: int = CACHE_BYTES) -> None:
+        self._sources = list(sources)
+        self._cache_bytes = cache_bytes
+        self._cache: OrderedDict[Digest, bytes | memoryview] = OrderedDict()
+        self._cached = 0
+        self._busy: dict[Digest, Future[bytes | memoryview]] = {}
+        self._lock = threading.Lock()
+
+    def block(self, digest: Digest, *, keep: bool = True) -> bytes | memoryview:
+        """The original bytes of a block; `keep` puts them in the cache.
+
+        Raises:
+            NotFound: when no source has it.
+            Damaged: when none has it whole.
+        """
+        return self._get(digest, Kind.BLOCK, keep)
+
+    def object(self, digest: Digest, kind: Kind) -> bytes:
+        """The bytes of a manifest, tree, record or row.
+
+        Raises:
+            NotFound, Damaged: as for `block`.
+        """
+        return bytes(self._get(digest, kind, True))
+
+    def tree(self, digest: Digest) -> Tree:
+        """A directory."""
+        return Tree.decode(self.object(digest, Kind.TREE))
+
+    def record(self, digest: Digest) -> Record:
+        """A record."""
+        return Record.decode(self.object(digest, Kind.RECORD))
+
+    def manifest(self, entry: Entry) -> Manifest:
+        """The blocks of a file, also of one that has no manifest because it has no or one block."""
+        if entry.manifest is not None:
+            manifest = Manifest.decode(self.object(entry.manifest, Kind.MANIFEST))
+            if (manifest.size_bytes, manifest.digest) != (entry.size_bytes, entry.digest):
+                raise Damaged(f"{entry.name!r}: its manifest is another file's")
+            return manifest
+        if entry.size_bytes == 0:
+            return Manifest(0, entry.digest, b"", [])
+        return Manifest(entry.size_bytes, entry.digest, entry.digest, [entry.size_bytes])
+
+    def open(self, entry: Entry) -> File:
+        """A file for reading at any offset.
+
+        Raises:
+            NotFound: when the entry is no file.
+        """
+        if entry.kind is not EntryKind.FILE:
+            raise NotFound(f"{entry.name!r} is a {entry.kind.name.lower()}, not a file")
+        return File(self, self.manifest(entry))
+
+    def walk(self, root: Entry) -> Iterator[tuple[bytes, Entry]]:
+        """All entries below a directory, parents first, names in byte order; paths joined with `/`."""
+        stack = [(entry.name, entry) for entry in reversed(self.tree(root.digest).entries)]
+        while stack:
+            path, entry = stack.pop()
+            yield path, entry
+            if entry.kind is EntryKind.DIRECTORY:
+                below = reversed(self.tree(entry.digest).entries)
+                stack.extend((path + b"/" + e.name, e) for e in below)
+
+    def lookup(self, root: Entry, path: bytes) -> Entry:
+        """The entry at a path below a directory; "" is the directory itself. Links are not followed.
+
+        Raises:
+            NotFound: when there is none, naming the part that is missing.
+        """
+        entry, seen = root, b""
+        for name in filter(None, path.split(b"/")):
+            seen = seen + b"/" + name if seen else name
+            found = self.tree(entry.digest).find(name) if entry.kind is EntryKind.DIRECTORY else None
+            if found is None:
+                raise NotFound(f"{seen.decode(errors='backslashreplace')}: no such file or folder")
+            entry = found
+        return entry
+
+    def _get(self, digest: Digest, kind: Kind, keep: bool) -> bytes | memoryview:
+        with self._lock:
+            data = self._cache.get(digest)
+            if data is not None:
+                self._cache.move_to_end(digest)
+                return data
+            future = self._busy.get(digest)
+            mine = future is None
+            if future is None:
+                future = self._busy[digest] = Future()
+        if not mine:
+            return future.result()
+        try:
+            data = self._decode(digest, kind)
+        except BaseException as e:
+            self._finish(digest)
+            future.set_exception(e)
+            raise
+        self._finish(digest, data if keep else None)
+        future.set_result(data)
+        return data
+
+    def _finish(self, digest: Digest, data: bytes | memoryview | None = None) -> None:
+        with self._lock:
+            del self._busy[digest]
+            if data is None or digest in self._cache:
+                return
+            self._cache[digest] = data
+            self._cached += len(data)
+            while self._cached > self._cache_bytes and len(self._cache) > 1:
+                self._cached -= len(self._cache.popitem(last=False)[1])
+
+    def _decode(self, digest: Digest, kind: Kind) -> bytes | memoryview:
+        broken: Damaged | None = None
+        for source in self._sources:
+            try:
+                found = source.fetch(digest)
+                if found is None:
+                    continue
+                header, payload = found
+                if (header.digest, header.kind) != (digest, kind):
+                    raise Damaged(f"{digest.hex()[:16]}: a source gave another frame")
+                return open_frame(header, payload)
+            except Damaged as e:
+                broken = e
+        if broken is not None:
+            raise broken
+        raise NotFound(f"{kind.name.lower()} {digest.hex()[:16]} is not in the store; run `gpu-train verify`")
+
+
+class File:
+    """A stored file, read at any offset by any number of threads."""
+
+    def __init__(self, reader: Reader, manifest: Manifest) -> None:
+        self._reader = reader
+        self.manifest = manifest
+
+    @property
+    def size_bytes(self) -> int:
+        """The file's length."""
+        return self.manifest.size_bytes
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Bytes from an offset; fewer only at the end.
+
+        Raises:
+            Damaged, NotFound: when a block in that range is; other ranges stay readable.
+        """
+        parts = list(self._parts(length, offset))
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+    def readinto(self, buffer: bytearray | memoryview, offset: int) -> int:
+        """Fill a buffer from an offset; how many bytes were there."""
+        view, at = memoryview(buffer).cast("B"), 0
+        for part in self._parts(len(view), offset):
+            view[at : at + len(part)] = part
+            at += len(part)
+        return at
+
+    def _parts(self, length: int, offset: int) -> Iterator[memoryview]:
+        end = min(offset + length, self.size_bytes)
+        for ref in self.manifest.covering(offset, end):
+            start, stop = max(ref.start, offset), min(ref.end, end)
+            if ref.digest == HOLE:
+                yield memoryview(bytes(stop - start))
+                continue
+            data = memoryview(self._reader.block(ref.digest)).cast("B")
+            if len(data) != ref.end - ref.start:
+                raise Damaged(f"{ref.digest.hex()[:16]}: a block of another length than its manifest says")
+            yield data[start - ref.start : stop - ref.start]

@@ -1,0 +1,318 @@
+"""The LMDB environment: tables of rows, one writer at a time, each transaction whole or not at all.
+
+One process opens an environment once, however many Registry objects share it (LMDB forbids twice). The map
+is one large sparse size set at creation and never changed. Byte tables and versions: cas/spec/registry.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+import lmdb
+import msgpack
+
+from gpu_train_cas.errors import (
+    Busy,
+    Damaged,
+    GpuTrainError,
+    NotFound,
+    ReadOnly,
+    StorageFull,
+    TooNew,
+    mapped_os_errors,
+)
+from gpu_train_cas.filesystem import check_fit
+
+FORMAT = 1
+"""Version of the whole store's layout; a program that knows only a lower one refuses to open it."""
+
+MAP_BYTES = 128 << 30
+MAX_READERS = 1024
+MAX_TABLES = 64
+Row = dict[str, Any]
+
+
+def encode_row(row: Row) -> bytes:
+    """A row as msgpack; names that are no UTF-8 survive."""
+    data: bytes = msgpack.packb(row, unicode_errors="surrogateescape")
+    return data
+
+
+def decode_row(data: bytes) -> Row:
+    """Read a row back.
+
+    Raises:
+        Damaged: for bytes that are no row.
+    """
+    try:
+        row = msgpack.unpackb(data, unicode_errors="surrogateescape")
+    except (ValueError, msgpack.UnpackException) as e:
+        raise Damaged(f"a registry row cannot be read ({e}); run `gpu-train repair --rebuild-registry`") from e
+    if not isinstance(row, dict):
+        raise Damaged("a registry row is no map; run `gpu-train repair --rebuild-registry`")
+    return row
+
+
+class Txn:
+    """A transaction: what it reads is one moment's state; what it writes is seen by others when it ends."""
+
+    def __init__(self, raw: lmdb.Transaction, *, writing: bool) -> None:
+        self.raw = raw
+        self.writing = writing
+
+
+@dataclass(slots=True)
+class _Shared:
+    env: lmdb.Environment
+    read_only: bool
+    users: int = 0
+    tables: dict[str, Any] = field(default_factory=dict)
+
+
+class Table:
+    """Rows under byte keys of at most 511 bytes, in key order. A table that nobody wrote yet is empty."""
+
+    def __init__(self, registry: Registry, name: str) -> None:
+        self._registry = registry
+        self.name = name
+
+    def get_bytes(self, txn: Txn, key: bytes) -> bytes | None:
+        """The raw value of a key."""
+        db = self._registry.handle(self.name)
+        return None if db is None else cast("bytes | None", txn.raw.get(key, db=db))
+
+    def put_bytes(self, txn: Txn, key: bytes, value: bytes) -> None:
+        """Set the raw value of a key."""
+        with mapped_lmdb_errors("writing the registry"):
+            txn.raw.put(key, value, db=self._registry.handle(self.name))
+
+    def delete(self, txn: Txn, key: bytes) -> bool:
+        """Remove a key; whether it was there."""
+        with mapped_lmdb_errors("writing the registry"):
+            return bool(txn.raw.delete(key, db=self._registry.handle(self.name)))
+
+    def get(self, txn: Txn, key: bytes) -> Row | None:
+        """The row of a key."""
+        value = self.get_bytes(txn, key)
+        return None if value is None else decode_row(value)
+
+    def put(self, txn: Txn, key: bytes, row: Row) -> None:
+        """Set the row of a key. Rewrite the row that was read, so that fields of a newer version survive."""
+        self.put_bytes(txn, key, encode_row(row))
+
+    def scan_bytes(
+        self, txn: Txn, prefix: bytes = b"", *, reverse: bool = False, start: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and raw values under a prefix, in key order or backwards, from `start` on (inclusive)."""
+        db = self._registry.handle(self.name)
+        if db is None:
+            return
+        with txn.raw.cursor(db=db) as cursor:
+            if not self._place(cursor, prefix, reverse, start):
+                return
+            found = cursor.iterprev() if reverse else cursor.iternext()
+            for key, value in cast("Iterator[tuple[bytes, bytes]]", found):
+                if not key.startswith(prefix):
+                    return
+                yield key, value
+
+    @staticmethod
+    def _place(cursor: lmdb.Cursor, prefix: bytes, reverse: bool, start: bytes | None) -> bool:
+        if not reverse:
+            target = prefix if start is None else max(prefix, start)
+            return bool(cursor.set_range(target) if target else cursor.first())
+        # Backwards: stand on the last key at or before the end of the prefix (or before `start`).
+        end = start if start is not None else prefix + b"\xff" * (511 - len(prefix)) if prefix else None
+        if end is None or not cursor.set_range(end):
+            return bool(cursor.last())
+        return True if cursor.key() == end else bool(cursor.prev())
+
+    def scan(
+        self, txn: Txn, prefix: bytes = b"", *, reverse: bool = False, start: bytes | None = None
+    ) -> Iterator[tuple[bytes, Row]]:
+        """Keys and rows under a prefix; see `scan_bytes`."""
+        for key, value in self.scan_bytes(txn, prefix, reverse=reverse, start=start):
+            yield key, decode_row(value)
+
+    def count(self, txn: Txn) -> int:
+        """How many keys the table has."""
+        db = self._registry.handle(self.name)
+        return 0 if db is None else int(txn.raw.stat(db)["entries"])
+
+
+class Registry:
+    """The open environment.
+
+    `read` and `write` give transactions; a write waits for the one other writer, in any process.
+    Never call `write` inside a transaction of the same thread.
+    """
+
+    _open: ClassVar[dict[tuple[int, int, int], _Shared]] = {}
+    _lock: ClassVar[threading.RLock] = threading.RLock()
+
+    def __init__(self, path: Path, shared: _Shared, key: tuple[int, int, int]) -> None:
+        self.path = path
+        self._shared = shared
+        self._key = key
+        self._closed = False
+
+    @classmethod
+    def open(cls, path: Path, *, read_only: bool = False) -> Self:
+        """Open the environment in a directory, making it when it is not there (unless read_only).
+
+        Raises:
+            UnsupportedHome: on a network or FUSE filesystem.
+            NotFound: when read_only and there is none.
+            ReadOnly, StorageFull: when it cannot be made.
+            TooNew: when a newer program wrote it.
+        """
+        check_fit(path)
+        with cls._lock, mapped_lmdb_errors(f"opening the registry {path}"):
+            if not read_only:
+                with mapped_os_errors(f"making the registry {path}"):
+                    path.mkdir(parents=True, exist_ok=True)
+            elif not (path / "data.mdb").is_file():
+                raise NotFound(f"{path}: there is no registry here; check GPU_TRAIN_HOME")
+            stat = path.stat()
+            key = (os.getpid(), stat.st_dev, stat.st_ino)
+            shared = cls._open.get(key)
+            if shared is not None and shared.read_only and not read_only:
+                raise Busy(f"{path} is open for reading only in this process; close it first")
+            if shared is None:
+                env = lmdb.open(
+                    str(path), map_size=MAP_BYTES, max_dbs=MAX_TABLES, max_readers=MAX_READERS,
+                    readonly=read_only, create=not read_only, subdir=True, mode=0o600,
+                )  # fmt: skip
+                shared = _Shared(env, read_only)
+                cls._open[key] = shared
+            shared.users += 1
+            registry = cls(path, shared, key)
+        try:
+            registry._check_format()
+        except BaseException:
+            registry.close()
+            raise
+        return registry
+
+    @property
+    def read_only(self) -> bool:
+        """Whether no write transaction can be had."""
+        return self._shared.read_only
+
+    def close(self) -> None:
+        """Give the environment back; the last user of the process closes it. Safe to call twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._shared.users -= 1
+            if self._shared.users == 0:
+                self._open.pop(self._key, None)
+                if self._key[0] == os.getpid():
+                    self._shared.env.close()
+
+    def table(self, name: str) -> Table:
+        """A table by name, made when first asked for; not to be called inside a write transaction."""
+        self.handle(name)
+        return Table(self, name)
+
+    def handle(self, name: str) -> Any:
+        """LMDB's handle of a table, or None for one that a read-only registry does not have."""
+        tables = self._shared.tables
+        if name not in tables:
+            with self._lock, mapped_lmdb_errors(f"opening the table {name}"):
+                try:
+                    tables[name] = self._shared.env.open_db(name.encode(), create=not self.read_only)
+                except lmdb.NotFoundError:
+                    return None
+        return tables[name]
+
+    @contextmanager
+    def read(self) -> Iterator[Txn]:
+        """A snapshot to read from; keep it short, since old pages stay while it lives."""
+        with mapped_lmdb_errors("reading the registry"):
+            raw = self._shared.env.begin()
+        try:
+            yield Txn(raw, writing=False)
+        finally:
+            raw.abort()
+
+    @contextmanager
+    def write(self) -> Iterator[Txn]:
+        """A write transaction: durable when the block ends, undone when it raises.
+
+        Raises:
+            ReadOnly: when the registry was opened for reading only.
+            StorageFull: when the disk or the map is full; nothing was changed.
+        """
+        if self.read_only:
+            raise ReadOnly(f"{self.path}: the home is read-only; set GPU_TRAIN_HOME to one that can be written")
+        with mapped_lmdb_errors("writing the registry"):
+            raw = self._shared.env.begin(write=True)
+        try:
+            yield Txn(raw, writing=True)
+        except BaseException:
+            raw.abort()
+            raise
+        with mapped_lmdb_errors("writing the registry"):
+            raw.commit()
+
+    def stale_readers(self) -> int:
+        """Free the slots of readers whose process is gone; how many there were."""
+        return int(self._shared.env.reader_check())
+
+    def size_bytes(self) -> int:
+        """Bytes of the map in use."""
+        info, stat = self._shared.env.info(), self._shared.env.stat()
+        return int((info["last_pgno"] + 1) * stat["psize"])
+
+    def _check_format(self) -> None:
+        meta = self.table("meta")
+        with self.read() as txn:
+            row = meta.get(txn, b"format")
+        if row is None:
+            if not self.read_only:
+                with self.write() as txn:
+                    if meta.get(txn, b"format") is None:
+                        meta.put(txn, b"format", {"v": 1, "format": FORMAT, "needs": FORMAT})
+            return
+        if row["needs"] > FORMAT:
+            raise TooNew(
+                f"{self.path} needs store format {row['needs']}, this gpu-train knows {FORMAT}; "
+                "install the version that wrote it, or a later one"
+            )
+
+
+@contextmanager
+def mapped_lmdb_errors(what: str) -> Iterator[None]:
+    """Turn LMDB's errors into ours; `what` names what was being done.
+
+    Raises:
+        StorageFull, ReadOnly, Busy, Damaged: as the cause says.
+    """
+    try:
+        yield
+    except GpuTrainError:
+        raise
+    except (lmdb.MapFullError, lmdb.DbsFullError) as e:
+        raise StorageFull(f"{what}: the registry's map is full ({MAP_BYTES >> 30} GiB); run `gpu-train gc`") from e
+    except lmdb.ReadersFullError as e:
+        raise Busy(f"{what}: all {MAX_READERS} reader slots are taken; run `gpu-train doctor`") from e
+    except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.VersionMismatchError) as e:
+        raise Damaged(f"{what}: {e}; run `gpu-train repair --rebuild-registry`") from e
+    except lmdb.ReadonlyError as e:
+        raise ReadOnly(f"{what}: {e}") from e
+    except lmdb.Error as e:
+        text = str(e)
+        if os.strerror(errno.ENOSPC) in text or os.strerror(errno.EDQUOT) in text:
+            raise StorageFull(f"{what}: no space left on the disk; free some and try again") from e
+        if os.strerror(errno.EROFS) in text or os.strerror(errno.EACCES) in text:
+            raise ReadOnly(f"{what}: {text}; set GPU_TRAIN_HOME to a place that can be written") from e
+        raise Damaged(f"{what}: {text}; see `gpu-train doctor`") from e

@@ -1,0 +1,198 @@
+"""A store: packs on disk, the registry that finds things in them, and the operations on both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from gpu_train_cas.blocksource import LocalPacks
+from gpu_train_cas.codecs import Codec
+from gpu_train_cas.digest import Digest, Kind
+from gpu_train_cas.errors import NotFound, mapped_os_errors
+from gpu_train_cas.index import Location
+from gpu_train_cas.ingest import Folders, Writer
+from gpu_train_cas.lease import Lease
+from gpu_train_cas.packer import Packer
+from gpu_train_cas.reader import Reader
+from gpu_train_cas.record import Record
+from gpu_train_cas.registry import Registry
+from gpu_train_cas.transaction import Tables, Transaction, commit_packs
+from gpu_train_cas.tree import Entry, EntryKind
+
+
+@dataclass(slots=True)
+class Stats:
+    """What the store or some of its records take.
+
+    Attributes:
+        records: how many were counted.
+        original_bytes: the files of all of them, each counted in full.
+        unique_bytes: original bytes of the different blocks among them.
+        stored_bytes: what these blocks and the objects that describe them take as frames.
+        by_codec: per codec, blocks, original bytes and stored bytes.
+    """
+
+    records: int = 0
+    original_bytes: int = 0
+    unique_bytes: int = 0
+    stored_bytes: int = 0
+    by_codec: dict[Codec, tuple[int, int, int]] = field(default_factory=dict)
+
+
+class Store:
+    """The store under a home. Threads may share it; processes open their own.
+
+    Every read sees whole commits only. Nothing is durable before the commit that adds it returns, and
+    everything is afterwards. Opened read_only it works on a home that cannot be written.
+    """
+
+    def __init__(self, root: Path, registry: Registry) -> None:
+        self.root = root
+        self.registry = registry
+        self.folders = folders_of(root)
+        self.tables = Tables(registry)
+        self.packs = LocalPacks(registry, self.tables.index, self.folders.packs)
+        self.reader = Reader([self.packs])
+
+    @classmethod
+    def open(cls, root: Path, *, create: bool = True, read_only: bool = False) -> Self:
+        """Open the store of a home; `create` makes it when it is not there.
+
+        Raises:
+            NotFound: when it is not there and may not be made.
+            UnsupportedHome, TooNew, ReadOnly, StorageFull: as for Registry.open.
+        """
+        folders = folders_of(root)
+        if not (create or read_only or (root / "registry" / "data.mdb").is_file()):
+            raise NotFound(f"{root} holds no store; check GPU_TRAIN_HOME")
+        registry = Registry.open(root / "registry", read_only=read_only)
+        try:
+            if not read_only:
+                with mapped_os_errors(f"making the store {root}"):
+                    for folder in (folders.packs, folders.tmp, folders.leases):
+                        folder.mkdir(parents=True, exist_ok=True)
+            return cls(root, registry)
+        except BaseException:
+            registry.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give everything back; safe to call twice."""
+        self.packs.close()
+        self.registry.close()
+
+    def writer(self, purpose: str, *, threads: int | None = None) -> Writer:
+        """A writer that brings files in; `purpose` is what others are told while it runs."""
+        return Writer(self.registry, self.tables, self.reader, self.folders, purpose, threads)
+
+    @contextmanager
+    def transaction(self, purpose: str = "commit") -> Iterator[Transaction]:
+        """One commit of rows and records without new files.
+
+        Raises:
+            StorageFull, ReadOnly: nothing was changed then.
+        """
+        lease = Lease(self.folders.leases, purpose)
+        packer = Packer(self.folders.tmp, lease.id)
+        try:
+            with self.registry.write() as raw:
+                yield Transaction(raw, self.tables, packer)
+                commit_packs(raw, self.tables, packer, self.folders.packs)
+        finally:
+            packer.discard()
+            lease.release()
+
+    def record(self, digest: Digest) -> Record:
+        """A record by its name.
+
+        Raises:
+            NotFound: when there is none.
+        """
+        return self.reader.record(digest)
+
+    def records(self, kind: str | None = None, *, trashed: bool = False) -> Iterator[tuple[Digest, Record]]:
+        """The committed records, of one kind or all; those in the trash only when asked for."""
+        with self.registry.read() as txn:
+            found = [
+                Digest(key)
+                for key, row in self.tables.records.scan(txn)
+                if (kind is None or row["kind"] == kind) and (row["trashed_ns"] is not None) == trashed
+            ]
+        for digest in found:
+            yield digest, self.reader.record(digest)
+
+    def trash(self, digest: Digest) -> None:
+        """Move a record to the trash, from which gc takes it after some days.
+
+        Raises:
+            NotFound: when there is no such record.
+        """
+        with self.transaction("trash") as txn:
+            txn.trash(digest, time.time_ns())
+
+    def restore_trashed(self, digest: Digest) -> None:
+        """Take a record back out of the trash.
+
+        Raises:
+            NotFound: when gc has removed it.
+        """
+        with self.transaction("undo") as txn:
+            txn.restore_trashed(digest)
+
+    def stats(self, roots: list[Entry] | None = None) -> Stats:
+        """What the given record roots take, or all records that are not in the trash."""
+        if roots is None:
+            roots = [record.root for _, record in self.records()]
+        stats = Stats(records=len(roots), original_bytes=sum(root.size_bytes for root in roots))
+        seen: set[Digest] = set()
+        with self.registry.read() as txn:
+            for root in roots:
+                for digest in self.reachable(root, seen):
+                    location = self.tables.index.get(txn, digest)
+                    if location is not None:
+                        _count(stats, location)
+        return stats
+
+    def reachable(self, root: Entry, seen: set[Digest]) -> Iterator[Digest]:
+        """Every block and object that a directory needs and that is not in `seen` yet, which grows by them."""
+        stack = [root]
+        while stack:
+            entry = stack.pop()
+            if entry.kind is EntryKind.SYMLINK or (entry.kind is EntryKind.FILE and entry.size_bytes == 0):
+                continue
+            name = entry.manifest or entry.digest
+            if name in seen:
+                continue
+            seen.add(name)
+            yield name
+            if entry.kind is EntryKind.DIRECTORY:
+                stack.extend(self.reader.tree(entry.digest).entries)
+            elif entry.manifest is not None:
+                fresh = self.reader.manifest(entry).stored_digests() - seen
+                seen |= fresh
+                yield from fresh
+
+
+def folders_of(root: Path) -> Folders:
+    """Where the store of a home keeps its files."""
+    return Folders(root / "store" / "packs", root / "store" / "tmp", root / "store" / "leases")
+
+
+def _count(stats: Stats, location: Location) -> None:
+    stats.stored_bytes += location.stored_bytes
+    if location.kind is Kind.BLOCK:
+        stats.unique_bytes += location.length
+        blocks, original, stored = stats.by_codec.get(location.codec, (0, 0, 0))
+        stats.by_codec[location.codec] = (
+            blocks + 1, original + location.length, stored + location.stored_bytes,
+        )  # fmt: skip

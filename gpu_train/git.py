@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from gpu_train import environment
+
 TIMEOUT_S = 10.0
 _SMALL_BYTES = 64 << 10
 _PACKED_REFS_BYTES = 64 << 20
@@ -70,9 +72,7 @@ class GitFacts:
         return None if row is None else cls(row.get("commit"), row.get("branch"), row.get("dirty"))
 
 
-def git_facts(
-    path: Path, *, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None
-) -> GitFacts | None:
+def git_facts(path: Path, *, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None) -> GitFacts | None:
     """The facts about the folder `path`, or None when it is in no git working tree.
 
     Waits for git at most about `timeout_s` seconds. `environ` is what git starts from, by default this
@@ -82,7 +82,7 @@ def git_facts(
     if found is None:
         return None
     try:
-        return _ask_git(path, timeout_s, os.environ if environ is None else environ)
+        return _ask_git(path, timeout_s, environment.current() if environ is None else environ)
     except (OSError, subprocess.SubprocessError, ValueError):
         return _read_by_hand(found)
 
@@ -97,9 +97,7 @@ def _ask_git(path: Path, timeout_s: float, environ: Mapping[str, str]) -> GitFac
          "--ignore-submodules=dirty", "--no-renames", "--", "."],
     )  # fmt: skip
     lines = [line for line in out.split(b"\0") if line]
-    heads = dict(
-        line[2:].decode("utf-8", "surrogateescape").split(" ", 1) for line in lines if line.startswith(b"# ")
-    )
+    heads = dict(line[2:].decode("utf-8", "surrogateescape").split(" ", 1) for line in lines if line.startswith(b"# "))
     commit, branch = heads.get("branch.oid", ""), heads.get("branch.head", "")
     return GitFacts(
         commit if _COMMIT.fullmatch(commit) else None,

@@ -1,0 +1,70 @@
+"""gpu-train: keeps training runs reproducible: the code that ran, the data it read, the checkpoints it wrote.
+
+For a training script: `checkpoint_dir`, `load_dir`, `latest_checkpoint`, `commit`, `checkpoint`, `log`, `event`;
+they are light to import and work outside of a job too. For everything else: `run` starts a job, `Workspace` opens
+a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `data` keeps data versions.
+
+Map of the modules, bottom up: `environment`, `home`, `config` (where things are and what is set); `step`, `ref`
+(names); `tables` (rows in the registry); `workspace` (all of that opened); `capture` (finding, pinning and storing
+checkpoints); `provider` (processes); `launch`, `lifecycle` (jobs from start to end); `active` (inside a job).
+
+Names are loaded when they are first used, so that `import gpu_train` costs a training script nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpu_train.active import checkpoint, checkpoint_dir, commit, event, load_dir, log
+    from gpu_train.config import Config, configure
+    from gpu_train.home import Home
+    from gpu_train.ref import Ref
+    from gpu_train.step import natural_key, step_of
+    from gpu_train.tables import Checkpoint, Event, Job, Metric
+    from gpu_train.workspace import Workspace
+
+_HOMES = {
+    "gpu_train.active": ("checkpoint", "checkpoint_dir", "commit", "event", "load_dir", "log"),
+    "gpu_train.config": ("Config", "configure"),
+    "gpu_train.home": ("Home",),
+    "gpu_train.ref": ("Ref",),
+    "gpu_train.step": ("natural_key", "step_of"),
+    "gpu_train.tables": ("Checkpoint", "Event", "Job", "Metric"),
+    "gpu_train.workspace": ("Workspace",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Checkpoint",
+    "Config",
+    "Event",
+    "Home",
+    "Job",
+    "Metric",
+    "Ref",
+    "Workspace",
+    "checkpoint",
+    "checkpoint_dir",
+    "commit",
+    "configure",
+    "event",
+    "load_dir",
+    "log",
+    "natural_key",
+    "step_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'gpu_train' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

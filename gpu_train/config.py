@@ -1,0 +1,329 @@
+"""Settings: where each may be written, which one wins, and where the one in force came from.
+
+Weakest first: built-in defaults, `<home>/config.toml`, the `gpu-train.toml` found upward from the working
+directory, `gpu_train.configure(...)`, the environment (`GPU_TRAIN_DEFAULTS_TRASH_DAYS=3` is
+`defaults.trash_days`). Every setting is a field of one of the section classes below: its type is
+checked, its name must be known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpu_train import environment
+from gpu_train.home import Home
+from gpu_train_cas.errors import UsageError
+
+PROJECT_FILE = "gpu-train.toml"
+DEFAULT_ORIGIN = "default"
+CONFIGURED_ORIGIN = "gpu_train.configure"
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """`[defaults]`: what holds when a command or call says nothing.
+
+    Attributes:
+        project: the project of new jobs.
+        provider: where jobs run.
+        snapshot_code: whether each run records the code it ran.
+        code_root: the folder to record, relative to the job's working directory.
+        code_exclude: patterns left out of code versions, beside the built-in ones.
+        use_gitignore: whether code versions also leave out what .gitignore names.
+        trash_days: how many days removed records can be brought back.
+        best_metric: the metric behind `best`; "" chooses eval_loss, else loss.
+        best_mode: "min" or "max"; "" goes by the metric's name.
+        bt_aliases: whether jobs also get BT_CHECKPOINT_DIR and BT_LOAD_CHECKPOINT_DIR.
+    """
+
+    project: str = "default"
+    provider: str = "local"
+    snapshot_code: bool = True
+    code_root: str = "."
+    code_exclude: tuple[str, ...] = ()
+    use_gitignore: bool = False
+    trash_days: float = 7.0
+    best_metric: str = ""
+    best_mode: str = ""
+    bt_aliases: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """`[capture]`: how checkpoints are found and stored.
+
+    Attributes:
+        scan_s: seconds between two looks at the checkpoint folder.
+        settle_s: seconds without any change before files without another proof count as finished.
+        retry_s: seconds before storing is tried again after the disk was full.
+        final_deadline_s: seconds that the last capture may take after the job has ended; 0 is no limit.
+    """
+
+    scan_s: float = 0.1
+    settle_s: float = 2.0
+    retry_s: float = 5.0
+    final_deadline_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`[run]`: how jobs are ended.
+
+    Attributes:
+        interrupt_grace_s: seconds between SIGTERM and SIGKILL, once a job was told to end.
+    """
+
+    interrupt_grace_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """`[sinks]`: destinations outside.
+
+    Attributes:
+        checkpoints: addresses that checkpoints are pushed to.
+        logs: addresses that logs are pushed to.
+    """
+
+    checkpoints: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
+
+
+SECTIONS: Mapping[str, type] = {"defaults": Defaults, "capture": Capture, "run": Run, "sinks": Sinks}
+LISTS = ("credentials",)
+"""Tables that are lists of tables, kept as written; whoever uses them checks them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting in force: `key` is "section.name", `origin` a file, a variable, or "default"."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings in force, and where each came from."""
+
+    defaults: Defaults = field(default_factory=Defaults)
+    capture: Capture = field(default_factory=Capture)
+    run: Run = field(default_factory=Run)
+    sinks: Sinks = field(default_factory=Sinks)
+    credentials: tuple[Mapping[str, Any], ...] = ()
+    use: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls, home: Home | None = None, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> Config:
+        """Read all sources.
+
+        Raises:
+            UsageError: naming source and key, for an unknown name, a wrong type or a file that is no TOML.
+        """
+        home = Home.locate() if home is None else home
+        env = environment.current() if environ is None else environ
+        layers = [_from_file(home.config_file)]
+        project = find_project_file(Path.cwd() if cwd is None else cwd)
+        if project is not None:
+            layers.append(_from_file(project))
+        layers += [_configured.layer(), _from_environment(env)]
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        for layer in layers:
+            for key, (value, origin) in layer.items():
+                values[key], origins[key] = value, origin
+        sections = {
+            name: section(**{k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{name}.")})
+            for name, section in SECTIONS.items()
+        }
+        return cls(**sections, credentials=values.get("credentials", ()), use=_configured.use, origins=origins)
+
+    def origin(self, key: str) -> str:
+        """Where the setting "section.name" came from."""
+        return self.origins.get(key, DEFAULT_ORIGIN)
+
+    def settings(self) -> Iterator[Setting]:
+        """Every setting with its value and origin, section by section."""
+        for name in SECTIONS:
+            section = getattr(self, name)
+            for item in dataclasses.fields(section):
+                key = f"{name}.{item.name}"
+                yield Setting(key, getattr(section, item.name), self.origin(key))
+
+    def as_environment(self) -> dict[str, str]:
+        """Variables by which another process gets the settings that only this one knows."""
+        return {variable_of(s.key): _as_text(s.value) for s in self.settings() if s.origin == CONFIGURED_ORIGIN}
+
+
+def variable_of(key: str) -> str:
+    """The environment variable of a setting."""
+    return environment.SETTINGS_PREFIX + key.upper().replace(".", "_")
+
+
+def find_project_file(start: Path) -> Path | None:
+    """The nearest gpu-train.toml in `start` or a folder above it."""
+    for folder in (start.absolute(), *start.absolute().parents):
+        candidate = folder / PROJECT_FILE
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def configure(*, registry: Mapping[str, Any] | None = None, use: Iterable[str] = ()) -> None:
+    """Set settings for this process and the jobs that it starts; a second call replaces the first.
+
+    `registry` has sections as in gpu-train.toml: {"defaults": {...}, "sinks": {...}, "credentials": [...]};
+    `use` names the credentials and sinks to use.
+
+    Raises:
+        UsageError: for an unknown name or a wrong type; nothing was changed then.
+    """
+    layer = _checked(dict(registry or {}), CONFIGURED_ORIGIN)
+    _configured.replace(layer, tuple(use))
+
+
+Layer = dict[str, tuple[Any, str]]
+
+
+class _Configured:
+    """What `configure` was last told, for this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._layer: Layer = {}
+        self.use: tuple[str, ...] = ()
+
+    def layer(self) -> Layer:
+        with self._lock:
+            return dict(self._layer)
+
+    def replace(self, layer: Layer, use: tuple[str, ...]) -> None:
+        with self._lock:
+            self._layer, self.use = layer, use
+
+
+_configured = _Configured()
+
+
+def _from_file(path: Path) -> Layer:
+    try:
+        text = path.read_bytes().decode()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"{path}: cannot be read: {e}") from e
+    try:
+        return _checked(tomllib.loads(text), str(path))
+    except tomllib.TOMLDecodeError as e:
+        raise UsageError(f"{path}: not valid TOML: {e}") from e
+
+
+def _from_environment(env: Mapping[str, str]) -> Layer:
+    layer: Layer = {}
+    for name, section in SECTIONS.items():
+        for key, kind in field_types(section).items():
+            variable = variable_of(f"{name}.{key}")
+            if variable in env:
+                layer[f"{name}.{key}"] = (_parsed(env[variable], kind, variable), variable)
+    return layer
+
+
+def _checked(raw: Mapping[str, Any], source: str) -> Layer:
+    """Turn nested tables into "section.name" -> value, with every name and type checked."""
+    layer: Layer = {}
+    for name, table in raw.items():
+        if name in LISTS:
+            layer[name] = (_list_of_tables(table, f"{source}:{name}"), source)
+            continue
+        if name not in SECTIONS:
+            raise UsageError(f"{source}:{name}: no such section{_nearest(name, [*SECTIONS, *LISTS])}")
+        if not isinstance(table, Mapping):
+            raise UsageError(f"{source}:{name}: a table is expected, this is {_kind_of(table)}")
+        kinds = field_types(SECTIONS[name])
+        for key, value in table.items():
+            where = f"{source}:{name}.{key}"
+            if key not in kinds:
+                raise UsageError(f"{where}: no such setting{_nearest(key, kinds)}")
+            layer[f"{name}.{key}"] = (_fitted(value, kinds[key], where), source)
+    return layer
+
+
+@cache
+def field_types(section: type) -> Mapping[str, Any]:
+    """The settings of a section and their types."""
+    return typing.get_type_hints(section)
+
+
+def _list_of_tables(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(v, Mapping) for v in value):
+        raise UsageError(f"{where}: a list of tables is expected, this is {_kind_of(value)}")
+    return tuple(dict(v) for v in value)
+
+
+def _fitted(value: Any, kind: Any, where: str) -> Any:
+    """The value as its setting's type, or an error that says what was expected."""
+    if typing.get_origin(kind) is tuple:
+        if isinstance(value, list | tuple) and all(isinstance(v, str) for v in value):
+            return tuple(value)
+    elif kind is float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    raise UsageError(f"{where}: {_name_of(kind)} is expected, this is {_kind_of(value)} ({value!r})")
+
+
+def _parsed(text: str, kind: Any, variable: str) -> Any:
+    """A setting from an environment variable's text."""
+    if typing.get_origin(kind) is tuple:
+        return tuple(part for part in text.split(",") if part)
+    if kind is str:
+        return text
+    if kind is bool:
+        words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False,
+                 "off": False}  # fmt: skip
+        if text.lower() in words:
+            return words[text.lower()]
+    else:
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    raise UsageError(f"{variable}={text}: {_name_of(kind)} is expected")
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _name_of(kind: Any) -> str:
+    if isinstance(kind, types.GenericAlias) or typing.get_origin(kind) is tuple:
+        return "a list of strings"
+    return {str: "a string", bool: "true or false", float: "a number", int: "a whole number"}[kind]
+
+
+def _kind_of(value: Any) -> str:
+    names = {str: "a string", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
+    return names.get(type(value), "a table" if isinstance(value, Mapping) else f"a {type(value).__name__}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"

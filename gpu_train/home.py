@@ -1,0 +1,82 @@
+"""The home: one folder that holds the store, the registry and every job's files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_train import environment
+
+DEFAULT = "~/.gpu-train"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where things lie below `root`. Makes nothing; whoever writes makes its folder."""
+
+    root: Path
+
+    @classmethod
+    def locate(cls, root: Path | str | None = None) -> Home:
+        """The home at `root`, else at GPU_TRAIN_HOME, else ~/.gpu-train; always absolute."""
+        chosen = root or environment.current().get(environment.HOME) or DEFAULT
+        return cls(Path(chosen).expanduser().absolute())
+
+    @property
+    def registry_dir(self) -> Path:
+        """The LMDB environment."""
+        return self.root / "registry"
+
+    @property
+    def packs(self) -> Path:
+        """The packs."""
+        return self.root / "store" / "packs"
+
+    @property
+    def config_file(self) -> Path:
+        """The person's settings for everything in this home."""
+        return self.root / "config.toml"
+
+    @property
+    def code(self) -> Path:
+        """Exported code versions."""
+        return self.root / "code"
+
+    @property
+    def data(self) -> Path:
+        """Manifests of data versions as JSON."""
+        return self.root / "data"
+
+    @property
+    def models(self) -> Path:
+        """The base-model cache."""
+        return self.root / "models"
+
+    @property
+    def mounts(self) -> Path:
+        """Default mount points."""
+        return self.root / "mnt"
+
+    def artifacts(self, job_id: str) -> Path:
+        """Everything of one job that is a plain file."""
+        return self.root / "artifacts" / job_id
+
+    def checkpoints(self, job_id: str) -> Path:
+        """Where the job writes its checkpoints; the trainer's own folder."""
+        return self.artifacts(job_id) / "checkpoints"
+
+    def logs(self, job_id: str) -> Path:
+        """stdout.log, events.jsonl, metrics.jsonl, agent.log."""
+        return self.artifacts(job_id) / "logs"
+
+    def control(self, job_id: str) -> Path:
+        """Small files by which the job, its runner and its agent talk."""
+        return self.artifacts(job_id) / "control"
+
+    def pins(self, job_id: str) -> Path:
+        """Hard links that keep checkpoints' bytes until they are stored; beside the checkpoints on purpose."""
+        return self.artifacts(job_id) / "pins"
+
+    def load(self, job_id: str) -> Path:
+        """Checkpoints restored for the job to start from."""
+        return self.artifacts(job_id) / "load"

@@ -1,0 +1,186 @@
+"""Jobs: one training run each, from its command to how it ended."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any
+
+from gpu_train.tables.row import from_row, to_row
+from gpu_train_cas.errors import NotFound, UsageError
+from gpu_train_cas.registry import Registry, Txn
+from gpu_train_cas.transaction import Transaction
+
+LIVE = ("queued", "running")
+ENDED = ("finished", "failed", "stopped", "killed", "lost")
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+_ID_TAIL = 6
+_NAME_LIMIT = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training run.
+
+    Attributes:
+        id: "<name>-<6 characters>"; names the job's folder and never changes.
+        name: what the person calls it; several jobs may share one.
+        status: queued | running | finished (exit 0) | failed (any other exit) | stopped (it was told to
+            end) | killed (it was not asked) | lost (its runner died).
+        command: the words that were run.
+        cwd: where they were run.
+        provider: "local", ...; "import" for jobs made by `checkpoints import`.
+        created_ns, started_ns, ended_ns: nanoseconds since the epoch, None while it has not happened.
+        exit_code: the command's, 128 + n when signal n ended it.
+        signal: that n.
+        attempt: 1 for the first run.
+        pid, pid_start: the command's process (also its process group and session) and when the kernel
+            started it (clock ticks since boot), which tells it from a later process of the same number.
+        runner_pid, runner_start, agent_pid: the supervisor's and the capture agent's.
+        boot_id: the boot during which those numbers mean something.
+        host, environment: facts about the machine and the Python packages (`host.py`).
+        code: the code version's id; git: commit, branch, dirty as they were.
+        data: "name@version" of the data versions that it resolved.
+        parent: the checkpoint it went on from, "JOB@NAME".
+        loads: the refs of the checkpoints that were restored for it.
+        gpus: what was asked for.
+        reason: why it ended so, when the status alone does not say.
+    """
+
+    id: str
+    name: str
+    project: str = "default"
+    status: str = "queued"
+    command: tuple[str, ...] = ()
+    cwd: str = ""
+    provider: str = "local"
+    created_ns: int = 0
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    attempt: int = 1
+    pid: int | None = None
+    pid_start: int | None = None
+    runner_pid: int | None = None
+    runner_start: int | None = None
+    agent_pid: int | None = None
+    boot_id: str = ""
+    host: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    code: str | None = None
+    git: Mapping[str, Any] | None = None
+    data: tuple[str, ...] = ()
+    parent: str | None = None
+    loads: tuple[str, ...] = ()
+    gpus: str | None = None
+    reason: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it has not ended, as far as its row says."""
+        return self.status in LIVE
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Job:
+        """Read a row back."""
+        job = from_row(cls, row)
+        return replace(job, command=tuple(job.command), data=tuple(job.data), loads=tuple(job.loads))
+
+
+def clean_name(text: str) -> str:
+    """A name as ids allow it: lower case, [a-z0-9._-], at most 48 characters; "job" when nothing is left."""
+    name = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")
+    return name[:_NAME_LIMIT].strip("-._") or "job"
+
+
+def new_id(name: str) -> str:
+    """A fresh id for a job of that name."""
+    return f"{clean_name(name)}-{''.join(secrets.choice(_BASE32) for _ in range(_ID_TAIL))}"
+
+
+JobList = list[Job]  # a name of its own: within the class `list` is a method
+
+
+class Jobs:
+    """The table of jobs. Reads take an own snapshot each, unless a transaction is given."""
+
+    def __init__(self, registry: Registry, transaction: Callable[[], Any]) -> None:
+        self._registry = registry
+        self._transaction = transaction
+        self.table = registry.table("jobs")
+
+    def get(self, job_id: str, txn: Txn | None = None) -> Job | None:
+        """The job of that exact id."""
+        if txn is not None:
+            row = self.table.get(txn, job_id.encode())
+        else:
+            with self._registry.read() as snapshot:
+                row = self.table.get(snapshot, job_id.encode())
+        return None if row is None else Job.from_row(row)
+
+    def list(self, *, project: str | None = None, status: Iterable[str] | None = None) -> JobList:
+        """All jobs, newest first."""
+        with self._registry.read() as txn:
+            jobs = [Job.from_row(row) for _, row in self.table.scan(txn)]
+        wanted = None if status is None else set(status)
+        jobs = [
+            j for j in jobs
+            if (project is None or j.project == project) and (wanted is None or j.status in wanted)
+        ]  # fmt: skip
+        return sorted(jobs, key=lambda j: (j.created_ns, j.id), reverse=True)
+
+    def find(self, text: str) -> Job:
+        """The job with that id; else the newest with that name; else the only one whose id begins so.
+
+        Raises:
+            NotFound: naming what is near.
+            UsageError: when several ids begin so.
+        """
+        exact = self.get(text) if text else None
+        if exact is not None:
+            return exact
+        jobs = self.list()
+        named = [j for j in jobs if j.name == text]
+        if named:
+            return named[0]
+        begun = [j for j in jobs if text and j.id.startswith(text)]
+        if len(begun) == 1:
+            return begun[0]
+        if begun:
+            shown = ", ".join(j.id for j in begun[:5]) + (", ..." if len(begun) > 5 else "")
+            raise UsageError(f"job {text!r} could be {len(begun)} jobs: {shown}; write more of the id")
+        near = get_close_matches(text, list(dict.fromkeys(n for j in jobs for n in (j.name, j.id))), 3)
+        hint = f"did you mean {', '.join(near)}?" if near else "`gpu-train jobs` lists what there is"
+        raise NotFound(f"no job {text!r}; {hint}")
+
+    def put(self, job: Job) -> None:
+        """Write a job in a transaction of its own, durable: packs alone could bring it back."""
+        with self._transaction() as txn:
+            self.put_in(txn, job)
+
+    def put_in(self, txn: Transaction, job: Job) -> None:
+        """Write a job as part of a transaction."""
+        key = job.id.encode()
+        txn.put(self.table, key, to_row(job, txn.get(self.table, key)), durable=True)
+
+    def update(self, job_id: str, **changes: Any) -> Job:
+        """Change some fields of a job and leave the others as another process may just have set them.
+
+        Raises:
+            NotFound: when there is no such job.
+        """
+        with self._transaction() as txn:
+            return self.update_in(txn, job_id, **changes)
+
+    def update_in(self, txn: Transaction, job_id: str, **changes: Any) -> Job:
+        """`update` as part of a transaction."""
+        job = self.get(job_id, txn.txn)
+        if job is None:
+            raise NotFound(f"no job {job_id!r}; `gpu-train jobs` lists what there is")
+        job = replace(job, **changes)
+        self.put_in(txn, job)
+        return job

@@ -1,0 +1,87 @@
+"""Metrics: numbers that a training reported, in the order in which they arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_train.tables.row import from_row, job_prefix, next_seq, numbered_key, seq_of, to_row
+from gpu_train_cas.registry import Registry, Txn
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One report.
+
+    Attributes:
+        time_ns: when, nanoseconds since the epoch.
+        step: the training step, None when none was told.
+        values: name -> number.
+        source: "log" (gpu_train.log) or "trainer_state" (read out of a captured checkpoint).
+        end: byte offset in metrics.jsonl behind the line that it was read from; 0 for other sources.
+        seq: its number within the job, from 1.
+    """
+
+    time_ns: int
+    step: int | None
+    values: Mapping[str, float] = field(default_factory=dict)
+    source: str = "log"
+    end: int = 0
+    seq: int = 0
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Metric:
+        """Read a row back."""
+        return from_row(cls, row)
+
+
+MetricList = list[Metric]  # a name of its own: within the class `list` is a method
+
+
+class Metrics:
+    """The table of metrics. Nothing is ever changed, only added."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.table = registry.table("metrics")
+
+    def list(self, job_id: str, *, after: int = 0) -> MetricList:
+        """A job's metrics, oldest first, from the one behind number `after`."""
+        with self._registry.read() as txn:
+            return list(self.scan(txn, job_id, after=after))
+
+    def scan(self, txn: Txn, job_id: str, *, after: int = 0) -> Iterator[Metric]:
+        """`list` within a transaction."""
+        start = numbered_key(job_id, after + 1)
+        for key, row in self.table.scan(txn, job_prefix(job_id), start=start):
+            yield Metric.from_row({**row, "seq": seq_of(key)})
+
+    def add_in(self, txn: Txn, job_id: str, metrics: Iterable[Metric]) -> None:
+        """Append in order, as part of a write transaction."""
+        seq = next_seq(self.table, txn, job_id)
+        for at, metric in enumerate(metrics, seq):
+            row = to_row(metric)
+            del row["seq"]
+            self.table.put(txn, numbered_key(job_id, at), row)
+
+    def add(self, job_id: str, metrics: Iterable[Metric]) -> None:
+        """Append in order."""
+        with self._registry.write() as txn:
+            self.add_in(txn, job_id, metrics)
+
+
+def at_step(metrics: Iterable[Metric], step: int | None) -> dict[str, float]:
+    """For each name the value last known at `step`: of the highest step not above it, the newest report.
+
+    Without a step, the newest report of each name.
+    """
+    known: dict[str, tuple[int, float]] = {}
+    for metric in metrics:
+        at = -1 if metric.step is None else metric.step
+        if step is not None and at > step:
+            continue
+        for name, value in metric.values.items():
+            if step is None or name not in known or known[name][0] <= at:
+                known[name] = (at, value)
+    return {name: value for name, (_, value) in known.items()}

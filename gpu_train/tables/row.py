@@ -1,0 +1,58 @@
+"""What the tables' rows share: keys that sort by job and number, and dataclasses to and from maps."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, TypeVar
+
+from gpu_train_cas.registry import Row, Table, Txn
+
+VERSION = 1
+T = TypeVar("T")
+_U64 = struct.Struct(">Q")
+
+
+def numbered_key(job_id: str, seq: int) -> bytes:
+    """The key of a job's row number `seq`: job, NUL, big-endian number, so that rows lie in order."""
+    return job_prefix(job_id) + _U64.pack(seq)
+
+
+def job_prefix(job_id: str) -> bytes:
+    """What the keys of all of a job's rows begin with."""
+    return job_id.encode() + b"\0"
+
+
+def seq_of(key: bytes) -> int:
+    """The number at the end of a key."""
+    return int(_U64.unpack(key[-8:])[0])
+
+
+def next_seq(table: Table, txn: Txn, job_id: str) -> int:
+    """The number of a job's next row; they begin at 1. Only true inside a write transaction."""
+    for key, _ in table.scan_bytes(txn, job_prefix(job_id), reverse=True):
+        return seq_of(key) + 1
+    return 1
+
+
+@cache
+def _names(kind: Any) -> frozenset[str]:
+    return frozenset(f.name for f in fields(kind))
+
+
+def from_row(kind: Callable[..., T], row: Mapping[str, Any]) -> T:
+    """The dataclass a row holds; fields that this version does not know are left aside."""
+    names = _names(kind)
+    return kind(**{k: v for k, v in row.items() if k in names})
+
+
+def to_row(value: Any, old: Row | None = None) -> Row:
+    """The row of a dataclass, with the unknown fields of the row that it replaces."""
+    row: Row = dict(old or {})
+    row["v"] = VERSION
+    for f in fields(value):
+        item = getattr(value, f.name)
+        row[f.name] = list(item) if isinstance(item, tuple) else dict(item) if isinstance(item, Mapping) else item
+    return row

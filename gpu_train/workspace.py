@@ -1,0 +1,64 @@
+"""The workspace: a home opened, with its settings, store and tables. What every program starts from."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gpu_train.config import Config
+from gpu_train.home import Home
+from gpu_train.tables import Checkpoints, Events, Jobs, Metrics
+from gpu_train_cas import Store
+
+
+class Workspace:
+    """One open home. Threads may share it; a forked child must open its own. Close it, or use `with`."""
+
+    def __init__(self, home: Home, config: Config, store: Store) -> None:
+        self.home = home
+        self.config = config
+        self.store = store
+        self.jobs = Jobs(store.registry, store.transaction)
+        self.checkpoints = Checkpoints(store.registry, store.transaction, self.jobs, self._best_metric)
+        self.metrics = Metrics(store.registry)
+        self.events = Events(store.registry)
+
+    @classmethod
+    def open(
+        cls, home: Home | Path | str | None = None, *, create: bool = True, read_only: bool = False,
+        cwd: Path | None = None,
+    ) -> Self:  # fmt: skip
+        """Open the home (by default GPU_TRAIN_HOME, else ~/.gpu-train), making it unless told not to.
+
+        `cwd` is where the search for gpu-train.toml begins, by default the working directory.
+
+        Raises:
+            NotFound: when it is not there and `create` is False or `read_only` is True.
+            ReadOnly, UnsupportedHome, TooNew: when it cannot be used, with the way out.
+            UsageError: for a setting that cannot be read.
+        """
+        home = home if isinstance(home, Home) else Home.locate(home)
+        config = Config.load(home, cwd=cwd)
+        return cls(home, config, Store.open(home.root, create=create, read_only=read_only))
+
+    def _best_metric(self) -> tuple[str, str]:
+        return self.config.defaults.best_metric, self.config.defaults.best_mode
+
+    @cached_property
+    def read_only(self) -> bool:
+        """Whether nothing can be written."""
+        return self.store.registry.read_only
+
+    def close(self) -> None:
+        """Give everything back; safe to call twice."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

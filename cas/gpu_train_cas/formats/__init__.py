@@ -1,4 +1,4 @@
-"""Containers of tensors: where in a file each tensor's bytes lie. Never a wrong byte, never an import of torch.
+"""Containers of tensors: where in a file each tensor's bytes lie, without importing their libraries.
 
 A `Source` is bytes to look at (`FileSource` for an open file, `BytesSource` for memory). `layout`
 gives a `Layout` of `Tensor` extents, or None for a file to be treated as opaque; `parse` does the

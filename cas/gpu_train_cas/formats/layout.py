@@ -37,7 +37,8 @@ class Layout:
 
     @classmethod
     def build(
-        cls, format: str, tensors: Iterable[Tensor], size_bytes: int, metadata: Mapping[str, str] | None = None
+        cls, format: str, tensors: Iterable[Tensor], size_bytes: int,
+        metadata: Mapping[str, str] | None = None,
     ) -> Self:  # fmt: skip
         """Sort the tensors of a file of `size_bytes` and check what a layout promises.
 
@@ -48,14 +49,10 @@ class Layout:
         end = 0
         for tensor in ordered:
             if tensor.offset < end or tensor.length < 0:
-                raise FormatError(
-                    f"tensor {tensor.name[:200]!r} at {tensor.offset} overlaps the one before it"
-                )
+                raise FormatError(f"tensor {tensor.name[:200]!r} at {tensor.offset} overlaps the one before it")
             end = tensor.offset + tensor.length
             if end > size_bytes:
-                raise FormatError(
-                    f"tensor {tensor.name[:200]!r} ends at {end}, past the file's {size_bytes} bytes"
-                )
+                raise FormatError(f"tensor {tensor.name[:200]!r} ends at {end}, past the file's {size_bytes} bytes")
             if len(tensor.shape) > MAX_DIMENSIONS or not all(0 <= n <= MAX_INTEGER for n in tensor.shape):
                 raise FormatError(f"tensor {tensor.name[:200]!r} has a shape that no tensor can have")
         return cls(format, ordered, metadata or {})

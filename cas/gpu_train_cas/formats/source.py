@@ -75,9 +75,7 @@ def read_exactly(source: Source, length: int, offset: int, what: str) -> bytes:
         FormatError: naming `what`, when they do not all lie in the source.
     """
     if offset < 0 or length < 0 or offset + length > source.size_bytes:
-        raise FormatError(
-            f"{what} of {length} bytes at {offset} reaches past the end of the file ({source.size_bytes} bytes)"
-        )
+        raise FormatError(f"{what} of {length} bytes at {offset} reaches past the file's end at {source.size_bytes}")
     data = source.pread(length, offset)
     if len(data) != length:
         raise FormatError(f"{what} at {offset}: {length} bytes expected, {len(data)} read; the file shrank")

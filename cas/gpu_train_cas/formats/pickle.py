@@ -1,0 +1,259 @@
+"""A reader of pickles that builds a picture of the state and nothing else.
+
+It resolves no global, imports nothing, calls nothing: GLOBAL pushes a `Global`, REDUCE pushes an
+`Object` that remembers what would have been called. So any pickle can be read, hostile ones too.
+Work and memory are bounded: one step per opcode, at most MAX_OPCODES of them, strings no longer than
+the pickle, no recursion; shared and cyclic structures are what they are in memory, a graph.
+Opcodes: CPython's pickletools.py (protocols 0 to 5).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpu_train_cas.formats.layout import FormatError
+
+MAX_OPCODES: Final = 3_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """A name in a module, not looked up."""
+
+    module: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """A persistent id: whatever the pickle says stands for an object kept elsewhere."""
+
+    pid: Any
+
+
+@dataclass(slots=True, eq=False)
+class Object:
+    """What a call of `maker` with `args` would have made, and what was put into it afterwards.
+
+    Dicts, lists and sets are objects of DICT, LIST and SET: their content lies in `items` (pairs) or
+    `elements`; so does that of an OrderedDict or a deque. `state` is what BUILD gave, None if it did not.
+    """
+
+    maker: Any
+    args: Any = ()
+    items: list[tuple[Any, Any]] | None = None
+    elements: list[Any] | None = None
+    state: Any = None
+
+
+DICT: Final = Global("builtins", "dict")
+LIST: Final = Global("builtins", "list")
+SET: Final = Global("builtins", "set")
+UNKNOWN: Final = Global("", "")
+"""Stands for what lies outside of the pickle: extension codes and out-of-band buffers."""
+
+
+def read(data: bytes) -> Any:
+    """The state that a pickle describes: None, bool, int, float, str, bytes, tuple and the classes above.
+
+    Raises:
+        FormatError: for bytes that are no pickle, end early or have more opcodes than the limit.
+    """
+    machine = _Machine(data)
+    try:
+        return machine.run()
+    except (IndexError, KeyError, ValueError, struct.error) as e:
+        raise FormatError(f"the pickle is broken at its byte {machine.at}: {e!r}") from e
+
+
+def _integer(text: bytes) -> int | bool:
+    return {b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text.rstrip(b"L"))
+
+
+def _long(data: bytes) -> int:
+    return int.from_bytes(data, "little", signed=True)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _latin(data: bytes) -> str:
+    return data.decode("latin-1")
+
+
+_CONSTANTS: dict[int, Any] = {ord("N"): None, 0x88: True, 0x89: False, ord(")"): (), 0x97: UNKNOWN}
+_EMPTY = {ord("}"): DICT, ord("]"): LIST, 0x8F: SET}
+_FIXED = {
+    op: struct.Struct(form) for op, form in ((ord("K"), "<B"), (ord("M"), "<H"), (ord("J"), "<i"), (ord("G"), ">d"))
+}
+_COUNTED: dict[int, tuple[int, Callable[[bytes], Any]]] = {
+    0x8C: (1, _text), ord("X"): (4, _text), 0x8D: (8, _text),
+    ord("U"): (1, _latin), ord("T"): (4, _latin),
+    ord("C"): (1, bytes), ord("B"): (4, bytes), 0x8E: (8, bytes), 0x96: (8, bytes),
+    0x8A: (1, _long), 0x8B: (4, _long),
+}  # fmt: skip
+_LINES: dict[int, Callable[[bytes], Any]] = {
+    ord("I"): _integer, ord("L"): _integer, ord("F"): float,
+    ord("S"): lambda line: _latin(line.strip()[1:-1]), ord("V"): _latin,
+    ord("P"): lambda line: Reference(_latin(line)),
+}  # fmt: skip
+_EXTENSIONS = {0x82: 1, 0x83: 2, 0x84: 4}
+_TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}
+_SKIPPED = {0x80: 1, 0x95: 8, 0x98: 0}
+"""PROTO, FRAME and READONLY_BUFFER, with the bytes behind them: nothing that we need."""
+_GET = {ord("h"): 1, ord("j"): 4}
+_PUT = {ord("q"): 1, ord("r"): 4}
+
+
+class _Machine:
+    """The stack machine; one method per opcode that does more than push a value."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.stack: list[Any] = []
+        self.marks: list[list[Any]] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        for _ in range(MAX_OPCODES):
+            op = self.data[self.at]
+            self.at += 1
+            if op == ord("."):
+                return self.stack.pop()
+            if op in _COUNTED:
+                width, decode = _COUNTED[op]
+                self.stack.append(decode(self.take(self.number(width))))
+            elif op in _PUT:
+                self.memo[self.number(_PUT[op])] = self.stack[-1]
+            elif op in _GET:
+                self.stack.append(self.memo[self.number(_GET[op])])
+            elif op in _FIXED:
+                (value,) = _FIXED[op].unpack(self.take(_FIXED[op].size))
+                self.stack.append(value)
+            elif op in _CONSTANTS:
+                self.stack.append(_CONSTANTS[op])
+            elif op in _EMPTY:
+                self.stack.append(Object(_EMPTY[op]))
+            elif op in _TUPLES:
+                self.stack.append(tuple(self.pop(_TUPLES[op])))
+            elif op in _LINES:
+                self.stack.append(_LINES[op](self.line()))
+            elif op in _SKIPPED:
+                self.take(_SKIPPED[op])
+            elif op in _EXTENSIONS:
+                self.take(_EXTENSIONS[op])
+                self.stack.append(UNKNOWN)
+            else:
+                _STEPS[op](self)
+        raise FormatError(f"the pickle has more than {MAX_OPCODES} opcodes")
+
+    def take(self, length: int) -> bytes:
+        start, self.at = self.at, self.at + length
+        if self.at > len(self.data):
+            raise ValueError(f"{length} bytes are needed and {len(self.data) - start} left")
+        return self.data[start : self.at]
+
+    def number(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "little")
+
+    def line(self) -> bytes:
+        return self.take(self.data.index(b"\n", self.at) + 1 - self.at)[:-1]
+
+    def pop(self, count: int) -> list[Any]:
+        """The top values, bottom first."""
+        if count > len(self.stack):
+            raise ValueError("the stack is empty")
+        values = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
+        return values
+
+    def mark(self) -> None:
+        self.marks.append(self.stack)
+        self.stack = []
+
+    def to_mark(self) -> list[Any]:
+        values, self.stack = self.stack, self.marks.pop()
+        return values
+
+    def set_items(self, flat: list[Any]) -> None:
+        target = self.stack[-1]
+        if isinstance(target, Object):
+            target.items = target.items or []
+            target.items.extend(zip(flat[::2], flat[1::2], strict=True))
+
+    def append(self, values: list[Any]) -> None:
+        target = self.stack[-1]
+        if isinstance(target, Object):
+            target.elements = target.elements or []
+            target.elements.extend(values)
+
+    def build(self) -> None:
+        (state,) = self.pop(1)
+        target = self.stack[-1]
+        if isinstance(target, Object):
+            target.state = state
+
+    def call(self, count: int) -> None:
+        """REDUCE and its kin: the maker, its arguments and perhaps keywords, of which none is called."""
+        maker, args, *_ = self.pop(count)
+        self.stack.append(Object(maker, args))
+
+    def made(self, values: list[Any]) -> None:
+        self.stack.append(Object(values[0], tuple(values[1:])))
+
+    def dictionary(self, flat: list[Any]) -> None:
+        self.stack.append(Object(DICT))
+        self.set_items(flat)
+
+    def sequence(self, maker: Global, values: list[Any]) -> None:
+        self.stack.append(Object(maker, elements=values))
+
+    def named(self, module: Any, name: Any) -> None:
+        plain = isinstance(module, str) and isinstance(name, str)
+        self.stack.append(Global(module, name) if plain else UNKNOWN)
+
+    def memoize(self) -> None:
+        self.memo[len(self.memo)] = self.stack[-1]
+
+    def put(self) -> None:
+        self.memo[int(self.line())] = self.stack[-1]
+
+    def drop(self) -> None:
+        if self.stack:
+            self.stack.pop()
+        else:
+            self.to_mark()
+
+
+_STEPS: dict[int, Callable[[_Machine], object]] = {
+    ord("("): _Machine.mark,
+    ord("0"): _Machine.drop,
+    ord("1"): _Machine.to_mark,
+    ord("2"): lambda m: m.stack.append(m.stack[-1]),
+    ord("t"): lambda m: m.stack.append(tuple(m.to_mark())),
+    ord("l"): lambda m: m.sequence(LIST, m.to_mark()),
+    0x91: lambda m: m.sequence(SET, m.to_mark()),
+    ord("d"): lambda m: m.dictionary(m.to_mark()),
+    ord("a"): lambda m: m.append(m.pop(1)),
+    ord("e"): lambda m: m.append(m.to_mark()),
+    0x90: lambda m: m.append(m.to_mark()),
+    ord("s"): lambda m: m.set_items(m.pop(2)),
+    ord("u"): lambda m: m.set_items(m.to_mark()),
+    ord("b"): _Machine.build,
+    ord("R"): lambda m: m.call(2),
+    0x81: lambda m: m.call(2),
+    0x92: lambda m: m.call(3),
+    ord("o"): lambda m: m.made(m.to_mark()),
+    ord("i"): lambda m: m.made([Global(_latin(m.line()), _latin(m.line())), *m.to_mark()]),
+    ord("c"): lambda m: m.named(_latin(m.line()), _latin(m.line())),
+    0x93: lambda m: m.named(*m.pop(2)),
+    ord("Q"): lambda m: m.stack.append(Reference(m.stack.pop())),
+    ord("p"): _Machine.put,
+    ord("g"): lambda m: m.stack.append(m.memo[int(m.line())]),
+    0x94: _Machine.memoize,
+}

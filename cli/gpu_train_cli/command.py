@@ -65,9 +65,7 @@ class Command(click.Command):
     `exit_note` replaces the codes by a sentence where they are not ours, as for `run`.
     """
 
-    def __init__(
-        self, *args: Any, exits: Sequence[int] = (), exit_note: str | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, exits: Sequence[int] = (), exit_note: str | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", CONTEXT_SETTINGS)
         super().__init__(*args, **kwargs)
         self.exits = sorted({*ALWAYS, *exits})

@@ -27,16 +27,20 @@ class Invocation:
     def workspace(self, *, write: bool = False) -> Iterator[Workspace]:
         """The open workspace. A home that is not there is made, so that a first `jobs` says "no jobs yet".
 
-        A home that cannot be written is opened for reading when `write` is not asked for.
+        A home that cannot be written is opened for reading, unless the command is going to `write`.
         """
+        with self._open(write) as workspace:
+            yield workspace
+
+    def _open(self, write: bool) -> Workspace:
+        from gpu_train_cas.errors import ReadOnly  # noqa: PLC0415  loads the engine, which help must not
+
         try:
-            workspace = gpu_train.Workspace.open(self.home)
-        except gpu_train.errors.ReadOnly:
+            return gpu_train.Workspace.open(self.home)
+        except ReadOnly:
             if write:
                 raise
-            workspace = gpu_train.Workspace.open(self.home, create=False, read_only=True)
-        with workspace:
-            yield workspace
+            return gpu_train.Workspace.open(self.home, read_only=True)
 
 
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)

@@ -12,6 +12,7 @@ from gpu_train_cli.command import CONTEXT_SETTINGS, Group, Lazy, common_options
 from gpu_train_cli.invocation import Invocation
 
 INTERRUPTED = 130
+COMPLETION = "_GPU_TRAIN_COMPLETE"
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended, as for git or cat
 
 RUN, READ, INPUTS, CARE = "Train", "Look at checkpoints", "Code and data", "Care"
@@ -22,9 +23,7 @@ COMMANDS = {
     "logs": Lazy("gpu_train_cli.logs:logs", "Show what a job printed.", RUN),
     "stop": Lazy("gpu_train_cli.stop:stop", "Ask a running job to end and wait for its last capture.", RUN),
     "kill": Lazy("gpu_train_cli.stop:kill", "End a running job at once.", RUN),
-    "reconcile": Lazy(
-        "gpu_train_cli.reconcile:reconcile", "Find jobs whose runner is gone and finish them.", RUN
-    ),
+    "reconcile": Lazy("gpu_train_cli.reconcile:reconcile", "Find jobs whose runner is gone and finish them.", RUN),
     "checkpoints": Lazy(
         "gpu_train_cli.checkpoints:checkpoints", "List, show, read, restore and import checkpoints.", READ
     ),
@@ -83,15 +82,17 @@ cli = Group(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program with `arguments` (the command line's when None) and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     invocation = Invocation()
     try:
-        code = cli.main(
-            None if arguments is None else list(arguments),
-            prog_name="gpu-train",
-            obj=invocation,
-            standalone_mode=False,
-        )
+        if instruction := os.environ.get(COMPLETION):
+            return _complete(instruction)
+        # Not cli.main(): click there turns a broken pipe into exit 1 and keeps interrupts to itself.
+        with cli.make_context("gpu-train", words, obj=invocation) as context:
+            cli.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as wanted:
+        return wanted.exit_code
     except BrokenPipeError:
         _drop_stdout()
         return BROKEN_PIPE
@@ -100,7 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         return _failed(error, debug=invocation.debug)
-    return code if isinstance(code, int) else 0
+    return 0
+
+
+def _complete(instruction: str) -> int:
+    from click.shell_completion import shell_complete  # noqa: PLC0415  only the shell asks for it
+
+    return shell_complete(cli, {}, "gpu-train", COMPLETION, instruction)
 
 
 def _failed(error: Exception, *, debug: bool) -> int:

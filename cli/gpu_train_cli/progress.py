@@ -12,30 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from shutil import get_terminal_size
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from gpu_train_cli.text import count, duration, size
+from gpu_train_cli.text import count, duration, printable, size
+
+if TYPE_CHECKING:
+    from gpu_train_cas import Progress
 
 WINDOW_S = 5.0  # the speed shown is that of the last seconds, not the average since the start
-REDRAW_S = 0.1
 ERASE_LINE = "\r\x1b[K"
-
-
-class Report(Protocol):
-    """What the engine says on its way; see `gpu_train_cas.Progress`."""
-
-    @property
-    def phase(self) -> str: ...  # noqa: D102
-    @property
-    def done_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def total_bytes(self) -> int | None: ...  # noqa: D102
-    @property
-    def files_done(self) -> int: ...  # noqa: D102
-    @property
-    def files_total(self) -> int | None: ...  # noqa: D102
-    @property
-    def new_bytes(self) -> int: ...  # noqa: D102
 
 
 @dataclass(slots=True)
@@ -46,7 +31,7 @@ class Meter:
     clock: Callable[[], float] = time.monotonic
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def line(self, report: Report) -> str:
+    def line(self, report: Progress) -> str:
         """The line for this report."""
         speed = self._speed(report.done_bytes)
         parts = [size(report.done_bytes)]
@@ -74,9 +59,7 @@ class Meter:
 
 
 @contextmanager
-def progress(
-    *, deduplicated: bool = False, stream: TextIO | None = None
-) -> Iterator[Callable[[Report], None]]:
+def progress(*, deduplicated: bool = False, stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
     """A callback for the engine's `progress=`; the line is gone when the block ends.
 
     `deduplicated` adds the bytes that were in the store already, which only makes sense while storing.
@@ -86,15 +69,9 @@ def progress(
         yield lambda _: None
         return
     meter = Meter(deduplicated=deduplicated)
-    drawn = float("-inf")
 
-    def draw(report: Report) -> None:
-        nonlocal drawn
-        line = meter.line(report)
-        if meter.clock() - drawn < REDRAW_S:
-            return
-        drawn = meter.clock()
-        out.write(ERASE_LINE + line[: get_terminal_size().columns - 1])
+    def draw(report: Progress) -> None:
+        out.write(ERASE_LINE + printable(meter.line(report))[: get_terminal_size().columns - 1])
         out.flush()
 
     try:

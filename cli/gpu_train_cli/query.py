@@ -136,7 +136,8 @@ def parse_size(text: str) -> int:
         raise ValueError(text)
     number, unit, binary = match.groups()
     decimal = unit and not binary and text.strip().lower().endswith("b")
-    return round(float(number) * (1000 if decimal else 1024) ** POWERS[unit.lower()])
+    factor: int = (1000 if decimal else 1024) ** POWERS[unit.lower()]
+    return round(float(number) * factor)
 
 
 def searcher(text: str | None, keys: Sequence[str]) -> Callable[[Row], bool]:

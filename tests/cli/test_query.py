@@ -17,9 +17,7 @@ FIELDS = {
 }
 
 
-def row(
-    step: int | None, name: str, size_bytes: int, loss: float, day: int, **tags: str
-) -> dict[str, object]:
+def row(step: int | None, name: str, size_bytes: int, loss: float, day: int, **tags: str) -> dict[str, object]:
     return {
         "step": step,
         "name": name,

@@ -1,0 +1,151 @@
+"""`gpu-train debug`: look inside packs, records and files, for the people who maintain this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpu_train_cas.digest import FileHasher
+from gpu_train_cas.errors import NotFound
+from gpu_train_cas.formats import FileSource, parse
+from gpu_train_cas.pack import PackReader
+from gpu_train_cli.command import Group
+from gpu_train_cli.invocation import Invocation, pass_invocation
+from gpu_train_cli.output import Column, Listing, Output, reading
+from gpu_train_cli.text import as_json, moment, printable, size
+
+READ_BYTES = 8 << 20
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group("debug", cls=Group)
+def debug() -> None:
+    """Look inside packs, records and files."""
+
+
+@debug.command("pack", exits=[3, 4])
+@click.argument("file", type=FILE)
+@click.option("--scan", is_flag=True, help="Find the frames by their own headers instead of the pack's index.")
+@reading
+def pack(file: Path, scan: bool, output: Output) -> None:
+    """List the frames of the pack FILE."""
+    with PackReader(file) as reader:
+        rows = [
+            {
+                "offset": entry.offset,
+                "kind": entry.header.kind.name.lower(),
+                "codec": entry.header.codec.name.lower(),
+                "digest": entry.header.digest.hex(),
+                "size_bytes": entry.header.length,
+                "stored_bytes": entry.header.stored_bytes,
+                "base": entry.header.base.hex() if entry.header.base else None,
+            }
+            for entry in (reader.scan() if scan else reader.index())
+        ]
+    columns = [
+        Column("offset", "OFFSET", right=True),
+        Column("kind", "KIND"),
+        Column("codec", "CODEC"),
+        Column("size_bytes", "BYTES", right=True),
+        Column("stored_bytes", "STORED", right=True),
+        Column("digest", "DIGEST"),
+    ]
+    output.listing(Listing("frames", columns, rows, lambda row: str(row["digest"]), "no frames in this pack"))
+
+
+@debug.command("record", exits=[3, 4])
+@click.argument("digest")
+@pass_invocation
+def record(invocation: Invocation, digest: str) -> None:
+    """Show the record whose DIGEST begins so, or all digests when several do, as JSON."""
+    with invocation.workspace() as workspace:
+        found = [(name, record) for name, record in workspace.store.records() if name.hex().startswith(digest.lower())]
+    if not found:
+        raise NotFound(f"no record's digest begins with {digest!r}; `gpu-train debug records` lists them")
+    for name, one in found:
+        root = {
+            "digest": one.root.digest.hex(),
+            "content": one.root.identity.hex(),
+            "size_bytes": one.root.size_bytes,
+            "files": one.root.files,
+        }
+        fields = {
+            "digest": name.hex(),
+            "kind": one.kind,
+            "owner": one.owner,
+            "name": one.name,
+            "created_at": moment(one.created_ns),
+            "root": root,
+            "meta": one.meta,
+        }
+        click.echo(as_json(fields, indent=2))
+
+
+@debug.command("records", exits=[4])
+@click.option("--kind", help="Only this kind: checkpoint, code, data or logs.")
+@reading
+@pass_invocation
+def records(invocation: Invocation, kind: str | None, output: Output) -> None:
+    """List all committed records."""
+    with invocation.workspace() as workspace:
+        rows = [
+            {
+                "digest": digest.hex(),
+                "kind": record.kind,
+                "owner": record.owner,
+                "name": record.name,
+                "created_at": moment(record.created_ns),
+                "size_bytes": record.root.size_bytes,
+            }
+            for digest, record in workspace.store.records(kind)
+        ]
+    columns = [
+        Column("digest", "DIGEST", lambda digest: str(digest)[:16]),
+        Column("kind", "KIND"),
+        Column("owner", "OWNER"),
+        Column("name", "NAME"),
+        Column("size_bytes", "SIZE", size, right=True),
+        Column("created_at", "CREATED"),
+    ]
+    output.listing(Listing("records", columns, rows, lambda row: str(row["digest"]), "no records yet"))
+
+
+@debug.command("hash")
+@click.argument("files", nargs=-1, required=True, type=FILE)
+def hash_files(files: tuple[Path, ...]) -> None:
+    """Print the digest of each of FILES, which is also the name of a file of one block (as `b3sum` has it)."""
+    for file in files:
+        hasher = FileHasher()
+        with file.open("rb") as stream:
+            while data := stream.read(READ_BYTES):
+                hasher.update(data)
+        click.echo(f"{hasher.digest().hex()}  {printable(str(file))}")
+
+
+@debug.command("tensors", exits=[3, 4])
+@click.argument("file", type=FILE)
+@reading
+def tensors(file: Path, output: Output) -> None:
+    """List the tensors of FILE (safetensors, torch zip, npy, npz, GGUF) without running anything in it."""
+    with file.open("rb") as stream:
+        layout = parse(FileSource(stream.fileno()), file.name)
+    rows = [
+        {
+            "name": tensor.name,
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "offset": tensor.offset,
+            "size_bytes": tensor.length,
+        }
+        for tensor in layout.tensors
+    ]
+    columns = [
+        Column("name", "NAME"),
+        Column("dtype", "DTYPE"),
+        Column("shape", "SHAPE", lambda shape: "x".join(map(str, shape)) or "scalar"),
+        Column("offset", "OFFSET", right=True),
+        Column("size_bytes", "SIZE", size, right=True),
+    ]
+    head = {"format": layout.format, "metadata": dict(layout.metadata)}
+    output.listing(Listing("tensors", columns, rows, lambda row: str(row["name"]), "no tensors in this file", head))

@@ -1,0 +1,136 @@
+"""`gpu-train doctor`: what this machine has of what gpu-train needs, and the next step for what it lacks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+import gpu_train
+from gpu_train_cas import Registry
+from gpu_train_cas.errors import GpuTrainError
+from gpu_train_cas.filesystem import mount_of
+from gpu_train_cli.command import Command
+from gpu_train_cli.invocation import Invocation, pass_invocation
+from gpu_train_cli.output import Column, Listing, Output, reading
+from gpu_train_cli.text import count, size
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+LOW_SPACE_BYTES = 10 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; `next_step` says what to do when it is not ok."""
+
+    check: str
+    state: str
+    found: str
+    next_step: str | None = None
+
+
+@click.command("doctor", cls=Command)
+@reading
+@pass_invocation
+def doctor(invocation: Invocation, output: Output) -> None:
+    """Check that this machine has what gpu-train needs.
+
+    Looks at the home's filesystem, room and registry, at stale readers of the registry, and at the programs
+    that mounting and remote machines need. Fails when something that every command needs is broken; what
+    only some commands need is a warning.
+    """
+    root = gpu_train.Home.locate(invocation.home).root
+    findings = [finding for check in CHECKS for finding in check(root)]
+    columns = [
+        Column("state", "STATE"),
+        Column("check", "CHECK"),
+        Column("found", "FOUND"),
+        Column("next_step", "NEXT STEP", lambda step: step or ""),
+    ]
+    rows = [asdict(finding) for finding in findings]
+    output.listing(Listing("findings", columns, rows, lambda row: str(row["check"]), "nothing was checked"))
+    if any(finding.state == FAILED for finding in findings):
+        click.get_current_context().exit(1)
+
+
+def _programs(_: Path) -> Iterator[Finding]:
+    found = f"gpu-train {version('gpu-train')}, Python {platform.python_version()}, {platform.platform()}"
+    yield Finding("version", OK, found)
+
+
+def _home(root: Path) -> Iterator[Finding]:
+    there = root if root.exists() else next(parent for parent in root.parents if parent.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        step = "make it writable, or set GPU_TRAIN_HOME to a folder that is"
+        yield Finding("home", FAILED, f"{root} cannot be written", step)
+    else:
+        yield Finding("home", OK, f"{root}{'' if root.exists() else ' (not made yet)'}")
+    mount = mount_of(root)
+    if mount is None:
+        yield Finding("filesystem", WARNING, "unknown", "make sure that the home is on a local disk")
+    elif not mount.fit_for_registry:
+        step = "set GPU_TRAIN_HOME to a local disk; memory maps and locks are not safe here"
+        yield Finding("filesystem", FAILED, f"{mount.type} at {mount.point}", step)
+    else:
+        yield Finding("filesystem", OK, f"{mount.type} at {mount.point}")
+    usage = shutil.disk_usage(there)
+    low = usage.free < LOW_SPACE_BYTES
+    yield Finding(
+        "disk space",
+        WARNING if low else OK,
+        f"{size(usage.free)} free of {size(usage.total)}",
+        "free some: `gpu-train gc --dry-run` shows what it would give back" if low else None,
+    )
+
+
+def _registry(root: Path) -> Iterator[Finding]:
+    folder = root / "registry"
+    if not (folder / "data.mdb").is_file():
+        yield Finding("registry", OK, "not made yet; the first job makes it")
+        return
+    try:
+        registry = Registry.open(folder)
+    except GpuTrainError as error:
+        yield Finding("registry", FAILED, str(error), "`gpu-train repair --rebuild-registry` rebuilds it")
+        return
+    try:
+        yield Finding("registry", OK, f"opens, {size(registry.size_bytes())} in use")
+        stale = registry.stale_readers()
+        found = f"{count(stale, 'slot')} of processes that are gone, freed now" if stale else "none"
+        yield Finding("stale readers", OK, found)
+    finally:
+        registry.close()
+
+
+def _mounting(_: Path) -> Iterator[Finding]:
+    try:
+        import mfusepy  # noqa: F401, PLC0415  it raises OSError when libfuse is missing, so it is tried here
+    except (ImportError, OSError) as error:
+        yield Finding("libfuse", WARNING, str(error), "`apt install fuse3 libfuse3-3`; only mount needs it")
+    else:
+        yield Finding("libfuse", OK, "loads")
+    step = "`modprobe fuse`, or start the container with --device /dev/fuse; only mount needs it"
+    there = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    yield Finding("/dev/fuse", OK if there else WARNING, "there" if there else "missing", None if there else step)
+    yield _tool(("fusermount3", "fusermount"), "`apt install fuse3`; only umount without root needs it")
+
+
+def _remote(_: Path) -> Iterator[Finding]:
+    yield _tool(("rsync",), "`apt install rsync`; only jobs on other machines need it")
+    yield _tool(("ssh",), "`apt install openssh-client`; only jobs on other machines need it")
+
+
+def _tool(names: tuple[str, ...], step: str) -> Finding:
+    for name in names:
+        if path := shutil.which(name):
+            return Finding(names[0], OK, path)
+    return Finding(names[0], WARNING, "not found", step)
+
+
+CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (_programs, _home, _registry, _mounting, _remote)

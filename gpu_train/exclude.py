@@ -4,7 +4,7 @@ Three layers, the later ones win:
 
 1. the defaults below: version control, virtual environments, caches, checkpoints and run logs;
 2. `.gitignore` files, only when asked for;
-3. `.gpu-trainignore` files, in gitignore's syntax.
+3. patterns from the settings (`defaults.code_exclude`) and `.gpu-trainignore` files, in gitignore's syntax.
 
 Ignore files may lie in any folder and speak about what is below it; a deeper one wins over a higher one.
 As in git, a `!pattern` takes a path back in (also one that the defaults leave out), but not from
@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING, Self
 
 from gpu_train_cas.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 IGNORE_FILE = b".gpu-trainignore"
 GITIGNORE_FILE = b".gitignore"
@@ -60,7 +61,7 @@ class _Patterns:
         spec: its patterns.
         prefix_bytes: how much of a path leads to its folder, when that lies in the root.
         above: the way from its folder down to the root, with a slash, when that lies above the root.
-        from_git: whether it is a `.gitignore`, weaker than every `.gpu-trainignore`.
+        from_git: whether it is git's own, weaker than all others.
     """
 
     spec: GitIgnoreSpec
@@ -88,16 +89,26 @@ class Excludes:
     patterns: tuple[_Patterns, ...] = ()
 
     @classmethod
-    def for_root(cls, root: Path, *, gitignore: bool = False, always: Iterable[Path] = ()) -> Self:
+    def for_root(
+        cls, root: Path, *, gitignore: bool = False, lines: Sequence[str] = (), always: Iterable[Path] = ()
+    ) -> Self:
         """The rules to begin a walk of `root` with.
 
-        `always` are folders or files to leave out, such as the home and the job's checkpoints; those
-        that do not lie below `root` are ignored.
+        Args:
+            root: the project's folder.
+            gitignore: whether `.gitignore` files count.
+            lines: patterns from the settings; weaker than a `.gpu-trainignore`, stronger than git's.
+            always: folders or files to leave out whatever else is said, such as the home and the job's
+                checkpoints; those that do not lie below `root` are ignored.
+
+        Raises:
+            UsageError: for a pattern in `lines` that git would not accept.
         """
         real = os.path.realpath(os.fsencode(root))
         inside = (os.path.relpath(os.path.realpath(os.fsencode(p)), real) for p in always)
         below = (p for p in inside if p not in {b".", b".."} and not p.startswith(b"../"))
-        return cls(gitignore, frozenset(below), tuple(_git_above(real)) if gitignore else ())
+        patterns = [_Patterns(_compile(lines, "defaults.code_exclude"), 0)] if lines else []
+        return cls(gitignore, frozenset(below), (*patterns, *(_git_above(real) if gitignore else ())))
 
     def enter(self, folder: bytes, path: bytes, names: Collection[bytes]) -> Excludes:
         """The rules inside a folder of those `names`.
@@ -166,20 +177,23 @@ def _git_above(root: bytes) -> Iterator[_Patterns]:
 
 
 def _read(file: bytes, *, strict: bool) -> GitIgnoreSpec:
-    """The patterns of an ignore file; empty when it cannot be read.
-
-    Lines that git would not accept are an error when `strict`, else passed over as git does.
-    """
+    """The patterns of an ignore file; empty when it cannot be read."""
     text = _start(file, _IGNORE_FILE_BYTES).removeprefix(b"\xef\xbb\xbf")
     lines = [os.fsdecode(line.removesuffix(b"\r")) for line in text.split(b"\n")]
+    return _compile(lines, os.fsdecode(file) if strict else None)
+
+
+def _compile(lines: Sequence[str], source: str | None) -> GitIgnoreSpec:
+    """The patterns as one; wrong ones are an error that names `source`, or passed over as git does."""
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415  # slow to import, and most trees need none
+
     good = []
     for number, line in enumerate(lines, 1):
         try:
             GitIgnoreSpec.from_lines([line], backend="simple")
         except ValueError as e:
-            if strict:
-                where = f"{os.fsdecode(file)}, line {number}"
-                raise UsageError(f"{where}: {line!r} is no pattern ({e}); correct or remove it") from e
+            if source is not None:
+                raise UsageError(f"{source}, line {number}: {line!r} is no pattern ({e}); correct or remove it") from e
         else:
             good.append(line)
     return GitIgnoreSpec.from_lines(good, backend="simple")

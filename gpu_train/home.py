@@ -48,6 +48,11 @@ class Home:
         return self.root / "data"
 
     @property
+    def cache(self) -> Path:
+        """What can be made again at the cost of time, such as notes on unchanged files."""
+        return self.root / "cache"
+
+    @property
     def models(self) -> Path:
         """The base-model cache."""
         return self.root / "models"

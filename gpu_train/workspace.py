@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gpu_train.code import CodeVersions
 from gpu_train.config import Config
 from gpu_train.home import Home
 from gpu_train.tables import Checkpoints, Events, Jobs, Metrics
@@ -24,6 +25,7 @@ class Workspace:
         self.checkpoints = Checkpoints(store.registry, store.transaction, self.jobs, self._best_metric)
         self.metrics = Metrics(store.registry)
         self.events = Events(store.registry)
+        self.code = CodeVersions(home, config, store)
 
     @classmethod
     def open(

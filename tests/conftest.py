@@ -1,0 +1,84 @@
+"""What every test runs under: a home of its own, and a session that must leave no process and no mount behind.
+
+Tests marked `long` run with `--long` only.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SESSION = "GPU_TRAIN_TEST_SESSION"  # inherited by every process that a test starts, however far it detaches
+GRACE_S = 15  # for agents that are on their way out when the last test ends
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the tests marked `long` (minutes each)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    skip = pytest.mark.skip(reason="long: run with --long")
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own home, not made yet; no setting of the person running the tests reaches it."""
+    for name in list(os.environ):
+        if name.startswith(("GPU_TRAIN_", "BT_")) and name != SESSION:
+            monkeypatch.delenv(name)
+    path = tmp_path / "home"
+    monkeypatch.setenv("GPU_TRAIN_HOME", str(path))
+    return path
+
+
+def processes(token: str) -> list[str]:
+    """The processes that carry this session's token, as "pid command line"."""
+    found = []
+    mark = f"{SESSION}={token}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append(f"{folder.name} {command.strip()}")
+        except OSError:  # another user's, or gone
+            continue
+    return found
+
+
+def mounts(below: Path) -> list[str]:
+    """The mount points below a folder, the innermost first."""
+    points = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        point = line.split()[4].encode().decode("unicode_escape")
+        if Path(point).is_relative_to(below):
+            points.append(point)
+    return sorted(points, key=len, reverse=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail the session when a process or a mount of its tests outlives them; unmount what was left."""
+    token = secrets.token_hex(8)
+    os.environ[SESSION] = token
+    yield
+    deadline = time.monotonic() + GRACE_S
+    while (alive := processes(token)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    base = tmp_path_factory.getbasetemp()
+    mounted = mounts(base)
+    for point in mounted:
+        subprocess.run(["fusermount3", "-u", "-z", point], check=False)
+    del os.environ[SESSION]
+    assert not alive, f"the tests left processes running: {alive}"
+    assert not mounted, f"the tests left file systems mounted: {mounted}"

@@ -40,15 +40,14 @@ def _is_date(digits: str) -> bool:
     return len(digits) in (8, 14) and digits[:2] in ("19", "20") and digits[4:6] <= "12" and digits[6:8] <= "31"
 
 
-def natural_key(name: str) -> tuple[str | tuple[int, str], ...]:
+def natural_key(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
     """A sort key under which `checkpoint-1000` comes after `checkpoint-200`, and equal only for equal names."""
     parts = _DIGITS.split(name)
     key: list[str | tuple[int, str]] = []
     for at, part in enumerate(parts):
         # Digits compare by length without leading zeros, then as text: no int(), so no limit on their number.
         key.append((len(part.lstrip("0")), part.lstrip("0")) if at % 2 else part)
-    key.append(name)
-    return tuple(key)
+    return tuple(key), name
 
 
 def split_version(name: str) -> tuple[str, int | None]:

@@ -20,6 +20,7 @@ from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Column, Listing, Output, reading
 from gpu_train_cli.text import count, size
+from gpu_train_fuse import support
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 LOW_SPACE_BYTES = 10 << 30
@@ -110,15 +111,12 @@ def _registry(root: Path) -> Iterator[Finding]:
 
 def _mounting(_: Path) -> Iterator[Finding]:
     try:
-        import mfusepy  # noqa: F401, PLC0415  it raises OSError when libfuse is missing, so it is tried here
-    except (ImportError, OSError) as error:
-        yield Finding("libfuse", WARNING, str(error), "`apt install fuse3 libfuse3-3`; only mount needs it")
+        support.check()
+    except GpuTrainError as error:
+        found, _semicolon, step = str(error).partition("; ")
+        yield Finding("mount", WARNING, found, step)
     else:
-        yield Finding("libfuse", OK, "loads")
-    step = "`modprobe fuse`, or start the container with --device /dev/fuse; only mount needs it"
-    there = os.access("/dev/fuse", os.R_OK | os.W_OK)
-    yield Finding("/dev/fuse", OK if there else WARNING, "there" if there else "missing", None if there else step)
-    yield _tool(("fusermount3", "fusermount"), "`apt install fuse3`; only umount without root needs it")
+        yield Finding("mount", OK, f"{support.DEVICE} and {support.find_library()}")
 
 
 def _remote(_: Path) -> Iterator[Finding]:

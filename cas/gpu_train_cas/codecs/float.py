@@ -22,6 +22,10 @@ from gpu_train_cas.errors import Damaged
 MODE_PLANES = 0
 RAW, ZSTD, CONSTANT = 0, 1, 2
 ROTATED = 0x80
+SLICE_BYTES = 256 << 10
+"""Elements are turned so many bytes at a time, to stay in the second-level cache."""
+KEPT_BYTES = 1 << 20
+"""A thread keeps scratch buffers of up to this length."""
 
 _HEADER = struct.Struct("<BB")
 _PLANE = struct.Struct("<BI")
@@ -56,7 +60,9 @@ class _Scratch(threading.local):
     def take(self, name: str, length: int) -> Bytes:
         found = self._buffers.get(name)
         if found is None or len(found) < length:
-            found = self._buffers[name] = np.empty(length, np.uint8)
+            found = np.empty(length, np.uint8)
+            if length <= KEPT_BYTES:
+                self._buffers[name] = found
         return found[:length]
 
 
@@ -75,7 +81,7 @@ class Float:
         if shape is None or count == 0:
             return None
         planes = _split(np.frombuffer(block, _WORDS[shape.width], count), shape)
-        packed = [_pack(plane) for plane in planes]
+        packed = [_pack(plane, shape) for plane in planes]
         parts = [_HEADER.pack(MODE_PLANES, shape.width | (ROTATED if shape.rotated else 0))]
         parts += [_PLANE.pack(method, len(data)) for method, data in packed]
         tail = memoryview(block)[count * shape.width :]
@@ -89,6 +95,8 @@ class Float:
         view = memoryview(payload)
         shape, table = _read_table(view)
         count = length // shape.width
+        if count == 0:
+            raise Damaged(f"a float payload for {length} bytes, fewer than one element")
         at = _HEADER.size + len(table) * _PLANE.size
         if at + sum(size for _, size in table) + length % shape.width != len(view):
             raise Damaged(f"a float payload of {len(view)} bytes does not have the length its table says")
@@ -98,7 +106,7 @@ class Float:
             at += size
         out = np.empty(length, np.uint8)
         _join(planes, shape, out[: count * shape.width].view(_WORDS[shape.width]))
-        out[count * shape.width :] = np.frombuffer(view[at:], np.uint8)
+        out.data[count * shape.width :] = view[at:]
         return out.data
 
 
@@ -118,38 +126,55 @@ def _read_table(view: memoryview) -> tuple[Shape, list[tuple[int, int]]]:
 
 def _split(words: Words, shape: Shape) -> list[Bytes]:
     """The planes of the (rotated) elements, lowest byte first, in scratch memory."""
-    count, width = len(words), shape.width
-    planes = _scratch.take("planes", count * width).reshape(width, count)
-    shifted = _scratch.take("shifted", count * width).view(words.dtype)
-    if shape.rotated:
-        rotated = _scratch.take("rotated", count * width).view(words.dtype)
-        np.left_shift(words, 1, out=rotated)
-        np.right_shift(words, 8 * width - 1, out=shifted)
-        words = np.bitwise_or(rotated, shifted, out=rotated)
-    for index in range(width):
-        source = np.right_shift(words, 8 * index, out=shifted) if index else words
-        np.copyto(planes[index], source, casting="unsafe")
+    count, bits = len(words), 8 * shape.width
+    planes = _scratch.take("planes", count * shape.width).reshape(shape.width, count)
+    step = SLICE_BYTES // shape.width
+    turned, shifted = (_scratch.take(name, SLICE_BYTES).view(words.dtype) for name in ("turned", "shifted"))
+    for at in range(0, count, step):
+        part = words[at : at + step]
+        into, low, high = planes[:, at : at + step], turned[: len(part)], shifted[: len(part)]
+        if shape.rotated:
+            np.right_shift(part, bits - 1, out=high)
+            np.add(part, part, out=low)  # as a shift left by one, but faster
+            part = np.bitwise_or(low, high, out=low)
+        np.copyto(into[0], part, casting="unsafe")
+        for index in range(1, shape.width):
+            np.right_shift(part, 8 * index, out=high)
+            np.copyto(into[index], high, casting="unsafe")
     return list(planes)
 
 
 def _join(planes: list[Bytes], shape: Shape, out: Words) -> None:
     """Put the planes together into `out` and undo the rotation."""
-    as_bytes = out.view(np.uint8)
-    for index, plane in enumerate(planes):
-        as_bytes[index :: shape.width] = plane
-    if shape.rotated:
-        sign = np.left_shift(out, 8 * shape.width - 1)
-        np.right_shift(out, 1, out=out)
-        np.bitwise_or(out, sign, out=out)
+    step = SLICE_BYTES // shape.width
+    scratch = _scratch.take("shifted", SLICE_BYTES).view(out.dtype)
+    for at in range(0, len(out), step):
+        part = out[at : at + step]
+        _merge([plane if len(plane) == 1 else plane[at : at + step] for plane in planes], part)
+        if shape.rotated:
+            sign = np.left_shift(part, 8 * shape.width - 1, out=scratch[: len(part)])
+            np.right_shift(part, 1, out=part)
+            np.bitwise_or(part, sign, out=part)
 
 
-def _pack(plane: Bytes) -> tuple[int, bytes | memoryview]:
+def _merge(planes: list[Bytes], out: Words) -> None:
+    if len(planes) == 8:  # storing every eighth byte costs less than seven shifts of all
+        for index, plane in enumerate(planes):
+            out.view(np.uint8)[index::8] = plane
+        return
+    np.copyto(out, planes[-1])
+    for plane in reversed(planes[:-1]):
+        np.left_shift(out, 8, out=out)
+        np.bitwise_or(out, plane, out=out)
+
+
+def _pack(plane: Bytes, shape: Shape) -> tuple[int, bytes | memoryview]:
     """A plane's method and stored bytes (a view of scratch memory where they are raw)."""
-    if plane[0] == plane[-1] and bool((plane == plane[0]).all()):
+    if plane[0] == plane[-1] and bool((plane[:64] == plane[0]).all()) and bool((plane == plane[0]).all()):
         return CONSTANT, plane[:1].tobytes()
-    view = plane.data
-    squeezed = zstd.squeeze(view, len(view))
-    return (RAW, view) if squeezed is None else (ZSTD, squeezed)
+    pack = zstd.squeeze_skewed if shape.rotated else zstd.squeeze
+    squeezed = pack(plane.data, len(plane))
+    return (RAW, plane.data) if squeezed is None else (ZSTD, squeezed)
 
 
 def _unpack(method: int, stored: memoryview, count: int) -> Bytes:

@@ -23,6 +23,8 @@ SAMPLE_SLICES = 4
 SLICE_BYTES = 4096
 WORTH = 0.98
 """A sample that keeps more than this share of its size is taken as incompressible."""
+MARGIN = 1.05
+"""A sample that promises up to this much more than the limit is still worth a try."""
 MAGIC = b"\x28\xb5\x2f\xfd"
 
 
@@ -42,25 +44,32 @@ class _Contexts(threading.local):
 _contexts = _Contexts()
 
 
-def compress(data: bytes | memoryview) -> bytes:
-    """`data` as one frame at the standard level."""
-    return _contexts.level.compress(data)
-
-
 def squeeze(data: memoryview, limit: int) -> bytes | None:
     """`data` as one frame of fewer than `limit` bytes; None when a sample says that it will not be.
 
     The setting is the one that did better on the sample. Incompressible data costs the sample only.
     """
     sample = _sample(data)
-    by_entropy = len(_contexts.entropy.compress(sample))
-    by_level = len(_contexts.level.compress(sample))
-    estimate = min(by_entropy, by_level) / max(len(sample), 1)
-    if estimate > WORTH or estimate * len(data) > limit * 1.05:
-        return None
-    best = _contexts.entropy if by_entropy <= by_level else _contexts.level
-    payload = best.compress(data)
+    settings = (_contexts.level, _contexts.entropy)
+    tried = [compressor.compress(sample) for compressor in settings]
+    best = 0 if len(tried[0]) <= len(tried[1]) else 1
+    if len(sample) == len(data):
+        payload = tried[best]
+    else:
+        estimate = len(tried[best]) / len(sample)
+        if estimate > WORTH or estimate * len(data) > limit * MARGIN:
+            return None
+        payload = settings[best].compress(data)
     return payload if len(payload) < limit else None
+
+
+def squeeze_skewed(data: memoryview, limit: int) -> bytes | None:
+    """As `squeeze`, for bytes whose histogram alone matters: no sample, the entropy setting decides.
+
+    It runs through noise at several GB/s, so that a sample would save nothing.
+    """
+    payload = _contexts.entropy.compress(data)
+    return payload if len(payload) < min(limit, WORTH * len(data)) else None
 
 
 def _sample(data: memoryview) -> bytes | memoryview:
@@ -91,13 +100,16 @@ def decompress(payload: bytes | memoryview, length: int) -> bytes:
 
 
 class Zstd:
-    """The entrant for any bytes."""
+    """The entrant for any bytes. Without `sampled` it always tries: for objects, which are few and short."""
 
     codec = Codec.ZSTD
 
+    def __init__(self, *, sampled: bool = True) -> None:
+        self._sampled = sampled
+
     def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | None:
         """A frame shorter than `limit`, or None where a sample promises none."""
-        return squeeze(memoryview(block), limit)
+        return squeeze(memoryview(block), limit) if self._sampled else _contexts.level.compress(block)
 
     def decode(self, payload: bytes | memoryview, length: int) -> bytes:
         """See `decompress`."""

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""How fast are checkpoints stored and restored, and in how much memory, against cp and borg in one run?
+
+    python benchmarks/bench_store.py [--mib 512] [--checkpoints 4] [--large-mib 4096] [--repeat 3]
+
+Makes new BF16 checkpoints (normally distributed weights in safetensors files) and runs each tool in a process of
+its own, in turns, on the same files, which are in the page cache:
+
+  new       ingest all of them into a fresh store
+  known     ingest a copy of them at another path: every byte is looked at, none is new
+  restore   write all of them to an empty folder
+  large     ingest one large file into a fresh store; its peak memory is what counts
+
+Ingests include a sync of the store's file system. Rates are original MB (10^6) a second of the whole process, its
+start included; medians over --repeat. Restored bytes are compared. Prints a table and one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from contestant import Contestant, Sample, ratios, take_turns
+from measuring import Failed, digests, json_line, machine, number, show, space
+
+TENSOR_BYTES = 32 << 20
+
+
+def tensors(count: int, seed: int) -> Iterator[bytes]:
+    """BF16 weights, deviation 0.02, as the layers of a trained model are."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        values = rng.standard_normal(TENSOR_BYTES // 2, np.float32) * np.float32(0.02)
+        yield (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+
+
+def write_checkpoint(path: Path, mib: int, seed: int) -> None:
+    """A safetensors file of about that size."""
+    count = max(1, (mib << 20) // TENSOR_BYTES)
+    header = {
+        f"layers.{i}.weight": {
+            "dtype": "BF16",
+            "shape": [TENSOR_BYTES // 2 // 4096, 4096],
+            "data_offsets": [i * TENSOR_BYTES, (i + 1) * TENSOR_BYTES],
+        }
+        for i in range(count)
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for data in tensors(count, seed):
+            out.write(data)
+
+
+def measure(tool: str, work: Path, expected: dict[str, str], large: bool) -> dict[str, Sample]:
+    """One repetition of one tool."""
+    root = Path(tempfile.mkdtemp(prefix=f"{tool}-", dir=work))
+    try:
+        one = Contestant(tool, root / "main")
+        result = {
+            "new": one.ingest(work / "new", "new"),
+            "known": one.ingest(work / "copy", "known"),
+            "restore": one.restore(expected),
+        }
+        shutil.rmtree(root / "main")
+        if large:
+            result["large"] = Contestant(tool, root / "large").ingest(work / "large", "new")
+        return result
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def prepare(work: Path, options: argparse.Namespace) -> None:
+    for i in range(options.checkpoints):
+        write_checkpoint(work / "new" / f"checkpoint-{i + 1}" / "model.safetensors", options.mib, i)
+    shutil.copytree(work / "new", work / "copy")
+    if options.large_mib:
+        write_checkpoint(work / "large" / "checkpoint-1" / "model.safetensors", options.large_mib, 10**6)
+
+
+def report(results: dict[str, dict[str, Sample]], sizes: dict[str, int]) -> None:
+    """Print rates and their ratios to cp and borg, then the JSON line."""
+    head = ["tool", "new MB/s", "known MB/s", "restore MB/s", "stored", "peak MiB", "large MB/s", "large peak MiB"]
+    table, rows = [], {}
+    for tool, steps in results.items():
+        rates = {step: sizes[step] / 1e6 / sample.seconds for step, sample in steps.items()}
+        stored = steps["new"].stored_bytes / sizes["new"]
+        peak = max(steps[step].rss_bytes for step in ("new", "known", "restore"))
+        large_peak = steps["large"].rss_bytes if "large" in steps else None
+        rows[tool] = {
+            "mb_per_s": rates, "stored_ratio": stored, "peak_bytes": peak, "large_peak_bytes": large_peak
+        }  # fmt: skip
+        table.append([
+            tool, *(number(rates[step]) for step in ("new", "known", "restore")), number(stored),
+            number(peak, 1 << 20), number(rates.get("large")), number(large_peak, 1 << 20),
+        ])  # fmt: skip
+    show(head, table)
+    compared = ratios({tool: row["mb_per_s"] for tool, row in rows.items()})
+    print()
+    show(
+        ["gpu-train's rate, times", *sizes],
+        [[f"{tool}'s", *(number(row.get(step)) for step in sizes)] for tool, row in compared.items()],
+    )
+    json_line(dict(benchmark="store", machine=machine(), bytes=sizes, tools=rows, ratios=compared))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, default=512, help="size of each checkpoint, a multiple of 32")
+    parser.add_argument("--checkpoints", type=int, default=4)
+    parser.add_argument("--large-mib", type=int, default=4096, help="size of the large file; 0 leaves it out")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--work", type=Path, help="folder on a real disk (default: the temporary folder)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-store-", dir=options.work) as name:
+        work = Path(name)
+        prepare(work, options)
+        expected = digests(work / "new")
+        results = take_turns(options.repeat, lambda tool: measure(tool, work, expected, options.large_mib > 0))
+        total = space(work / "new")[1]
+        sizes = {"new": total, "known": total, "restore": total}
+        if options.large_mib:
+            sizes["large"] = space(work / "large")[1]
+        report(results, sizes)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as error:
+        sys.exit(f"bench_store.py: {error}")

@@ -1,0 +1,31 @@
+"""Mounting: a job, or the whole home, as a read-only folder.
+
+    mounted = mount(workspace, "my-job")     # <home>/mnt/<job id>, served by a process of its own
+    umount(mounted)                          # and that process ends
+
+Words: the *tree* (`FileTree`) says what is where; it is made of *nodes*, reads the home through a *catalogue*
+and keeps what it read on a *shelf*; the *adapter* answers libfuse from it. `table` lists the mounts there are.
+
+Modules, bottom up: support, node | table, listing, shelf, tree (pure up to here), mount (the only importer of
+mfusepy), catalogue, unmount, mountpoint, lifecycle, __main__ (the process behind a mount).
+"""
+
+from gpu_train_fuse.lifecycle import ALL, log_file, mount, mount_here
+from gpu_train_fuse.support import MountUnavailable, check
+from gpu_train_fuse.table import Mount, State, mounts
+from gpu_train_fuse.unmount import find, umount, umount_stale
+
+__all__ = [
+    "ALL",
+    "Mount",
+    "MountUnavailable",
+    "State",
+    "check",
+    "find",
+    "log_file",
+    "mount",
+    "mount_here",
+    "mounts",
+    "umount",
+    "umount_stale",
+]

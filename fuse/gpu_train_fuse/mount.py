@@ -1,0 +1,339 @@
+"""The adapter between `FileTree` and libfuse (mfusepy), and the loop that serves a mount.
+
+The kernel is told to keep names, attributes and pages for long, since stored files never change; what does
+change (`FileTree.changes`) is taken back from its cache by a thread that looks once a second. Plain live
+files (logs, job.json) are read past the page cache. Requests are answered on libfuse's threads, many at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import itertools
+import logging
+import os
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+
+from gpu_train_cas import EntryKind
+from gpu_train_cas.errors import GpuTrainError, NotFound
+from gpu_train_fuse.node import Attributes, Directory, File, Handle, Link
+from gpu_train_fuse.support import MountUnavailable, find_library
+from gpu_train_fuse.tree import FileTree, inode
+
+log = logging.getLogger("gpu_train_fuse")
+
+REQUEST_BYTES = 1 << 20
+THREADS = 16
+READ_AHEAD_KIB = 4096
+"""The kernel's read-ahead for a mount; its default of 128 KiB also bounds the size of a request."""
+
+KEEP_S = 86_400.0
+REFRESH_S = 1.0
+MAX_IDENTITIES = 65_536
+P = ParamSpec("P")
+R = TypeVar("R")
+FORMAT = {EntryKind.FILE: stat.S_IFREG, EntryKind.DIRECTORY: stat.S_IFDIR, EntryKind.SYMLINK: stat.S_IFLNK}
+
+
+def _answered(
+    operation: Callable[Concatenate[Adapter, str, P], R],
+) -> Callable[Concatenate[Adapter, str, P], R]:
+    """Turn what the tree raises into errnos; an error that nobody foresaw is EIO and stands in the log."""
+
+    def answer(self: Adapter, path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return operation(self, path, *args, **kwargs)
+        except NotFound:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+        except GpuTrainError as e:
+            self.report(f"{path}: {e}")
+        except OSError:
+            raise
+        except Exception:
+            log.exception("%s: unexpected error in %s", path, operation.__name__)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    answer.__name__, answer.__doc__ = operation.__name__, operation.__doc__
+    return answer
+
+
+class Adapter:
+    """The operations that mfusepy calls, by libfuse's names; paths come as surrogate-escaped text."""
+
+    use_ns = True  # times are nanoseconds
+
+    def __init__(self, tree: FileTree, facts: Mapping[str, str], invalidate: Callable[[bytes], None]) -> None:
+        """Serve `tree`. `facts` become xattrs of the root; `invalidate` drops a path from the kernel's cache."""
+        self._tree = tree
+        self._facts = {f"user.gpu_train.{key}": os.fsencode(value) for key, value in facts.items()}
+        self._invalidate = invalidate
+        self._owner = {"st_uid": os.getuid(), "st_gid": os.getgid()}
+        self._handles: dict[int, Handle] = {}
+        self._numbers = itertools.count(1)
+        self._identities: OrderedDict[str, bytes] = OrderedDict()
+        self._reported: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="changes", daemon=True)
+        self.entered: Callable[[], None] = lambda: None
+        self.keep_s = KEEP_S
+
+    # ---- life ----------------------------------------------------------------------------------
+
+    def init_with_config(self, connection: Any, config: Any | None) -> None:
+        """Called once by libfuse, before the first request; `config` is None with libfuse 2."""
+        if config is not None:
+            connection.max_read = REQUEST_BYTES
+            connection.max_readahead = READ_AHEAD_KIB << 10
+            config.use_ino = 1
+            config.entry_timeout = config.attr_timeout = self.keep_s
+            config.negative_timeout = 0  # a name that is not there may appear at any moment
+            config.kernel_cache = 0  # decided for each open file
+        self._watcher.start()
+        self.entered()
+
+    def destroy(self, path: str) -> None:
+        """Called once by libfuse, after the last request."""
+        self._ending.set()
+        self._watcher.join(timeout=5)
+
+    def _watch(self) -> None:
+        """Tell the kernel what changed, at most a twentieth of the time however much there is to look at."""
+        pause_s = REFRESH_S
+        while not self._ending.wait(pause_s):
+            started = time.monotonic()
+            try:
+                for path in self._tree.changes():
+                    self._invalidate(path)
+            except Exception as e:
+                self.report(f"looking for changes: {e!r}")
+            pause_s = max(REFRESH_S, 20 * (time.monotonic() - started))
+
+    def report(self, message: str) -> None:
+        """Log a failure once: a program that reads on page by page would repeat it hundreds of times."""
+        with self._lock:
+            if message in self._reported:
+                return
+            self._reported[message] = None
+            if len(self._reported) > 1000:
+                self._reported.popitem(last=False)
+        log.error("%s", message)
+
+    # ---- looking -------------------------------------------------------------------------------
+
+    def _stat(self, path: str, found: Attributes) -> dict[str, Any]:
+        plain = found.kind is not EntryKind.DIRECTORY
+        return {
+            "st_mode": FORMAT[found.kind] | found.mode, "st_size": found.size_bytes, "st_ino": inode(_raw(path)),
+            "st_nlink": 1, "st_blocks": -(-found.size_bytes // 512) if plain else 0, "st_blksize": REQUEST_BYTES,
+            "st_mtime": found.mtime_ns, "st_ctime": found.mtime_ns, "st_atime": found.mtime_ns, **self._owner,
+        }  # fmt: skip
+
+    @_answered
+    def getattr(self, path: str, info: Any = None) -> dict[str, Any]:
+        """stat(2)."""
+        return self._stat(path, self._tree.attributes(_raw(path)))
+
+    @_answered
+    def readdir(self, path: str, handle: int) -> Iterator[tuple[str, dict[str, int], int]]:
+        """All names of a directory; the list is whole before the first one is given to libfuse."""
+        node = self._tree.lookup(_raw(path))
+        if not isinstance(node, Directory):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        base = _raw(path).rstrip(b"/") + b"/"
+        dots = [(name, {"st_mode": stat.S_IFDIR}, 0) for name in (".", "..")]
+        found = [
+            (_text(name), {"st_mode": FORMAT[kind], "st_ino": inode(base + name)}, 0) for name, kind in node.names()
+        ]
+        return iter(dots + found)
+
+    @_answered
+    def readlink(self, path: str) -> str:
+        """The target of a link."""
+        node = self._tree.lookup(_raw(path))
+        if not isinstance(node, Link):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        return _text(node.target())
+
+    def _xattrs(self, path: str) -> Mapping[str, bytes]:
+        found = self._tree.lookup(_raw(path)).xattrs()
+        return {**found, **self._facts} if path == "/" else found
+
+    @_answered
+    def getxattr(self, path: str, name: str) -> bytes:
+        """One extended attribute."""
+        value = self._xattrs(path).get(name)
+        if value is None:
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), path)
+        return value
+
+    @_answered
+    def listxattr(self, path: str) -> list[str]:
+        """The names of all extended attributes."""
+        return list(self._xattrs(path))
+
+    @_answered
+    def statfs(self, path: str) -> dict[str, int]:
+        """A full disk as large as the checkpoints would be as plain files."""
+        size, files = self._tree.totals()
+        blocks = -(-size // 4096)
+        return {
+            "f_bsize": 4096, "f_frsize": 4096, "f_blocks": blocks, "f_bfree": 0, "f_bavail": 0,
+            "f_files": files, "f_ffree": 0, "f_favail": 0, "f_namemax": 255,
+        }  # fmt: skip
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    @_answered
+    def open(self, path: str, info: Any) -> int:
+        """Open a file and say what the kernel may do with pages that it has of it."""
+        if info.flags & os.O_ACCMODE != os.O_RDONLY:
+            self._refuse()
+        node = self._tree.lookup(_raw(path))
+        if not isinstance(node, File):
+            raise OSError(errno.EISDIR if isinstance(node, Directory) else errno.ELOOP, "not a file", path)
+        handle = node.open()
+        info.fh = next(self._numbers)
+        self._handles[info.fh] = handle
+        info.direct_io, info.keep_cache = self._caching(path, node.identity)
+        return 0
+
+    def _caching(self, path: str, identity: bytes | None) -> tuple[int, int]:
+        """Whether to read past the page cache, and whether pages of earlier opens still hold.
+
+        A path can come to mean another content (the newest under a name that is overwritten in place). The
+        watcher takes the old pages and size back a moment later; until then they are gone around.
+        """
+        if identity is None:
+            return 1, 0
+        with self._lock:
+            known = self._identities.pop(path, None)
+            if known is None or known == identity:
+                self._identities[path] = identity
+                if len(self._identities) > MAX_IDENTITIES:
+                    self._identities.popitem(last=False)
+        if known is None or known == identity:
+            return 0, int(known is not None)
+        return 1, 0
+
+    @_answered
+    def read(self, path: str, size: int, offset: int, info: Any) -> bytes:
+        """Bytes of an open file. A damaged block fails every request that touches it, never more."""
+        return self._handles[info.fh].pread(size, offset)
+
+    @_answered
+    def release(self, path: str, info: Any) -> int:
+        """The last close of an open file."""
+        self._handles.pop(info.fh).close()
+        return 0
+
+    # ---- writing: the kernel refuses first, because the mount is read-only -----------------------
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    create = write = truncate = fallocate = mknod = mkdir = symlink = link = _refuse
+    unlink = rmdir = rename = chmod = chown = utimens = setxattr = removexattr = _refuse
+
+
+def _raw(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+# ---- serving ---------------------------------------------------------------------------------------
+
+
+def serve(
+    tree: FileTree, mountpoint: Path, *, name: str, facts: Mapping[str, str], allow_other: bool = False,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
+    """Mount `tree` and answer until it is unmounted, or SIGTERM, SIGINT or SIGHUP comes (which unmounts).
+
+    To be called in the main thread of a process that will do nothing else; it does not fork. `on_ready` is
+    called from another thread once the mount answers.
+
+    Raises:
+        MountUnavailable: when libfuse is missing or refuses to mount; libfuse then has told stderr why.
+    """
+    fuse = _load()
+    kernel = _KernelCache(fuse)
+    adapter = Adapter(tree, facts, kernel.drop)
+    before = mountpoint.stat().st_dev
+    answered = threading.Event()
+
+    def when_it_answers() -> None:
+        device = mountpoint.stat().st_dev  # waits for the kernel, and the kernel for the loop below
+        if device != before:
+            _raise_read_ahead(device)
+            answered.set()
+            on_ready()
+
+    def entered() -> None:
+        kernel.enter()
+        threading.Thread(target=when_it_answers, name="ready", daemon=True).start()
+
+    adapter.entered = entered
+    options: dict[str, Any] = {"foreground": True, "ro": True, "nosuid": True, "nodev": True, "noatime": True}
+    options |= {"fsname": f"gpu-train:{name}", "subtype": "gpu-train"}
+    if fuse.fuse_version_major >= 3:
+        options |= {"max_read": REQUEST_BYTES, "max_idle_threads": THREADS}
+    else:
+        adapter.keep_s = 1.0
+        options |= {"attr_timeout": 1, "entry_timeout": 1, "negative_timeout": 0, "use_ino": True, "nonempty": True}
+    if allow_other:
+        # The stored modes then decide who may read what; without others only this user gets in at all.
+        options |= {"allow_other": True, "default_permissions": True}
+    try:
+        fuse.FUSE(adapter, os.fspath(mountpoint), raw_fi=True, **options)
+    except RuntimeError as e:
+        if not answered.is_set():
+            raise MountUnavailable(f"{mountpoint}: libfuse could not mount it (code {e})") from e
+        log.info("the loop ended with code %s", e)  # as it does after a signal
+
+
+def _load() -> ModuleType:
+    """mfusepy bound to the libfuse we prefer; it chooses by this variable, and the older one by itself."""
+    os.environ.setdefault("FUSE_LIBRARY_PATH", find_library())
+    import mfusepy  # noqa: PLC0415  raises OSError without libfuse, and only the serving process needs it
+
+    module: ModuleType = mfusepy
+    return module
+
+
+class _KernelCache:
+    """Drops single paths from what the kernel keeps of a mount; with libfuse 2 everything expires instead."""
+
+    def __init__(self, fuse: ModuleType) -> None:
+        self._library = fuse._libfuse
+        self._session: int | None = None
+
+    def enter(self) -> None:
+        """Learn which mount it is; called by libfuse's thread within `init`, where alone it can be asked."""
+        call = getattr(self._library, "fuse_invalidate_path", None)
+        if call is not None:
+            call.argtypes, call.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_int
+            self._session = self._library.fuse_get_context().contents.fuse
+
+    def drop(self, path: bytes) -> None:
+        """Forget attributes and pages of a path; a path that the kernel does not know is fine."""
+        if self._session is not None:
+            self._library.fuse_invalidate_path(self._session, path)
+
+
+def _raise_read_ahead(device: int) -> None:
+    """Let the kernel read ahead further on this mount; only root may, and not where /sys is read-only."""
+    path = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    with suppress(OSError):
+        path.write_text(str(READ_AHEAD_KIB))

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpu_train import Home, Workspace
+from gpu_train_cas import Reader
 from gpu_train_cas.errors import GpuTrainError, mapped_os_errors
 from gpu_train_fuse import support, table
 from gpu_train_fuse.catalogue import WorkspaceCatalogue
@@ -31,6 +32,7 @@ from gpu_train_fuse.unmount import unmount
 ALL = "all"
 READY_WITHIN_S = 60.0
 LOG_LIMIT_BYTES = 1 << 20
+CACHE_BYTES = 64 << 20
 
 
 def mount(
@@ -81,7 +83,8 @@ def _plan(workspace: Workspace, target: str, path: Path | None, nonempty: bool) 
 
 def tree_of(workspace: Workspace, name: str) -> FileTree:
     """The view of a job by id, or of the whole home for "all"; raises NotFound."""
-    catalogue, objects = WorkspaceCatalogue(workspace), workspace.store.reader
+    # The kernel keeps what was read: a cache here is for blocks that several requests share, and no more.
+    catalogue, objects = WorkspaceCatalogue(workspace), Reader([workspace.store.packs], CACHE_BYTES)
     return home_tree(catalogue, objects) if name == ALL else job_tree(catalogue, objects, name)
 
 

@@ -225,9 +225,12 @@ class Adapter:
         return 1, 0
 
     @_answered
-    def read(self, path: str, size: int, offset: int, info: Any) -> bytes:
-        """Bytes of an open file. A damaged block fails every request that touches it, never more."""
-        return self._handles[info.fh].pread(size, offset)
+    def read(self, path: str, buffer: memoryview, offset: int, info: Any) -> int:
+        """Bytes of an open file. A damaged block fails every request that touches it, never more.
+
+        Not shorter than asked for but at the end: the kernel would take it for the end and show zeros.
+        """
+        return self._handles[info.fh].readinto(buffer, offset)
 
     @_answered
     def release(self, path: str, info: Any) -> int:
@@ -296,7 +299,7 @@ def serve(
         # The stored modes then decide who may read what; without others only this user gets in at all.
         options |= {"allow_other": True, "default_permissions": True}
     try:
-        fuse.FUSE(adapter, os.fspath(mountpoint), raw_fi=True, **options)
+        _binding(fuse)(adapter, os.fspath(mountpoint), raw_fi=True, **options)
     except RuntimeError as e:
         if not answered.is_set():
             raise MountUnavailable(f"{mountpoint}: libfuse could not mount it (code {e})") from e
@@ -310,6 +313,18 @@ def _load() -> ModuleType:
 
     module: ModuleType = mfusepy
     return module
+
+
+def _binding(fuse: ModuleType) -> type[Any]:
+    """mfusepy's FUSE, reading into the reply's own buffer where it would make bytes and copy them."""
+
+    class Binding(fuse.FUSE):  # type: ignore[name-defined,misc]
+        def read(self, path: bytes, buffer: Any, size: int, offset: int, info: Any) -> int:
+            reply = memoryview((ctypes.c_ubyte * size).from_address(ctypes.addressof(buffer.contents))).cast("B")
+            answer: int = self.operations.read(_text(path), reply, offset, info.contents)
+            return answer
+
+    return Binding
 
 
 class _KernelCache:

@@ -38,8 +38,11 @@ class Attributes:
 class Handle(Protocol):
     """An open file. Several threads may read it at once."""
 
-    def pread(self, length: int, offset: int, /) -> bytes:
-        """The bytes [offset, offset + length), fewer only at the end of the file."""
+    def readinto(self, buffer: memoryview, offset: int, /) -> int:
+        """Fill the buffer with the bytes from `offset` on; how many, fewer only at the end of the file.
+
+        The buffer is the kernel's reply itself: no copy of the bytes lies between the engine and it.
+        """
         ...
 
     def close(self) -> None:
@@ -109,8 +112,8 @@ class Bytes(Protocol):
         """The blocks it is made of."""
         ...
 
-    def pread(self, length: int, offset: int, /) -> bytes:
-        """As `Handle.pread`; raises Damaged or NotFound when a block in that range is."""
+    def readinto(self, buffer: memoryview, offset: int, /) -> int:
+        """As `Handle.readinto`; raises Damaged or NotFound when a block in that range is."""
         ...
 
 
@@ -240,11 +243,11 @@ class _StoredHandle:
     def __init__(self, stored: Bytes) -> None:
         self._stored = stored
 
-    def pread(self, length: int, offset: int, /) -> bytes:
+    def readinto(self, buffer: memoryview, offset: int, /) -> int:
         try:
-            return self._stored.pread(length, offset)
+            return self._stored.readinto(buffer, offset)
         except (Damaged, NotFound) as e:
-            raise Damaged(self._blame(length, offset) or str(e)) from e
+            raise Damaged(self._blame(len(buffer), offset) or str(e)) from e
 
     def close(self) -> None:
         pass
@@ -253,7 +256,7 @@ class _StoredHandle:
         """Which block of that range it is, since the reason alone (a header's checksum, say) need not tell."""
         for ref in self._stored.manifest.covering(offset, offset + length):
             try:
-                self._stored.pread(1, ref.start)
+                self._stored.readinto(memoryview(bytearray(1)), ref.start)
             except (Damaged, NotFound) as e:
                 return f"block {ref.digest.hex()[:16]} (bytes {ref.start} to {ref.end}) cannot be read: {e}"
         return None
@@ -327,8 +330,8 @@ class _PlainHandle:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def pread(self, length: int, offset: int, /) -> bytes:
-        return os.pread(self._fd, length, offset)
+    def readinto(self, buffer: memoryview, offset: int, /) -> int:
+        return os.preadv(self._fd, [buffer], offset)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -369,8 +372,10 @@ class _TextHandle:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def pread(self, length: int, offset: int, /) -> bytes:
-        return self._data[offset : offset + length]
+    def readinto(self, buffer: memoryview, offset: int, /) -> int:
+        part = self._data[offset : offset + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)
 
     def close(self) -> None:
         pass

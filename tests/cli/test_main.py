@@ -71,9 +71,9 @@ def test_the_way_to_help_imports_nothing_heavy(arguments: list[str]) -> None:
 
 
 def test_the_console_script_answers(program) -> None:
-    assert program("--help").stdout.startswith("Usage: gpu-train ")
-    assert program().stdout == program("--help").stdout
-    assert program("--version").stdout.startswith("gpu-train 0.")
+    assert program.spawned("--help").stdout.startswith("Usage: gpu-train ")
+    assert program.spawned().stdout == program("--help").stdout
+    assert program.spawned("--version").stdout.startswith("gpu-train 0.")
 
 
 @pytest.mark.parametrize(
@@ -108,4 +108,4 @@ def test_a_reader_that_leaves_early_is_no_error(program) -> None:
 
 def test_the_shell_can_complete(program) -> None:
     asked = {"_GPU_TRAIN_COMPLETE": "bash_complete", "COMP_WORDS": "gpu-train check", "COMP_CWORD": "1"}
-    assert program(env=asked).stdout == "plain,checkpoints\n"
+    assert program.spawned(**asked).stdout == "plain,checkpoints\n"

@@ -78,8 +78,8 @@ class Output:
             head = {"schema_version": SCHEMA_VERSION, **listing.head}
             click.echo(as_json({**head, listing.name: list(listing.rows)}, indent=2))
         elif self.format == "jsonl":
-            for row in listing.rows:
-                click.echo(as_json({"schema_version": SCHEMA_VERSION, **row}))
+            lines = (as_json({"schema_version": SCHEMA_VERSION, **row}) for row in listing.rows)
+            click.echo("".join(f"{line}\n" for line in lines), nl=False)
         elif self.format == "csv":
             keys = list(listing.rows[0]) if listing.rows else [column.key for column in listing.columns]
             _write_csv(keys, listing.rows)
@@ -134,10 +134,11 @@ def warn(message: str) -> None:
 
 
 def _write_ids(ids: Iterable[str]) -> None:
-    safe = sys.stdout.isatty()
-    for identity in ids:
+    if sys.stdout.isatty():
+        click.echo("".join(f"{printable(identity)}\n" for identity in ids), nl=False)
+    else:
         # A pipe gets the name's own bytes, so that `-q | xargs` finds what is not UTF-8 as well.
-        click.echo(printable(identity) if safe else os.fsencode(identity))
+        click.echo(b"".join(os.fsencode(identity) + b"\n" for identity in ids), nl=False)
 
 
 def _write_csv(keys: Sequence[str], rows: Iterable[Row]) -> None:
@@ -161,12 +162,14 @@ def _write_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
         _write_rich_table(columns, cells)
         return
     widths = [max(len(column.heading), *(len(line[i]) for line in cells)) for i, column in enumerate(columns)]
+    lines = []
     for line in [[column.heading for column in columns], *cells]:
         padded = (
             cell.rjust(width) if column.right else cell.ljust(width)
             for cell, width, column in zip(line, widths, columns, strict=True)
         )
-        click.echo("  ".join(padded).rstrip())
+        lines.append("  ".join(padded).rstrip())
+    click.echo("\n".join(lines))  # at once: echo flushes each time
 
 
 def _write_rich_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,12 +117,13 @@ def write_checkpoint(folder: Path, step: int) -> dict[str, bytes]:
     return files
 
 
-@pytest.fixture
-def trained(program: Program, tmp_path: Path) -> Trained:
-    """A home as a run leaves it, made through the library."""
-    source = tmp_path / "source"
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """A home as a run leaves it, made through the library, and what its checkpoints hold."""
+    folder = tmp_path_factory.mktemp("finished")
+    source, home = folder / "source", folder / "home"
     contents: dict[str, bytes] = {}
-    with gpu_train.Workspace.open(program.home) as workspace:
+    with gpu_train.Workspace.open(home) as workspace:
         job = gpu_train.Job(
             id="demo-abcdef", name="demo", status="finished", exit_code=0, command=("python", "train.py"),
             cwd="/somewhere", created_ns=1_700_000_000 * NS, started_ns=1_700_000_001 * NS,
@@ -129,19 +131,27 @@ def trained(program: Program, tmp_path: Path) -> Trained:
         )  # fmt: skip
         workspace.jobs.put(job)
         for order, step in enumerate((200, 1000, 500)):
-            folder = source / f"checkpoint-{step}"
-            contents |= {f"{folder.name}/{name}": data for name, data in write_checkpoint(folder, step).items()}
+            path = source / f"checkpoint-{step}"
+            contents |= {f"{path.name}/{name}": data for name, data in write_checkpoint(path, step).items()}
             with workspace.store.writer("test") as writer:
-                added = writer.add_tree(folder)
+                added = writer.add_tree(path)
                 with writer.commit() as txn:
                     created_ns = (1_700_000_010 + order) * NS
-                    record = txn.put_record(Record("checkpoint", job.id, folder.name, created_ns, added.root))
+                    record = txn.put_record(Record("checkpoint", job.id, path.name, created_ns, added.root))
                     workspace.checkpoints.add_in(
                         txn,
                         gpu_train.Checkpoint(
-                            job.id, folder.name, step=step, proof="trainer_state.json", created_ns=created_ns,
+                            job.id, path.name, step=step, proof="trainer_state.json", created_ns=created_ns,
                             committed_ns=created_ns, size_bytes=added.size_bytes, files=added.files,
                             stored_bytes=added.stored_bytes, metrics={"loss": 100 / step}, record=record,
                         ),
                     )  # fmt: skip
-    return Trained(program, job.id, contents)
+    return home, contents
+
+
+@pytest.fixture
+def trained(program: Program, finished: tuple[Path, dict[str, bytes]]) -> Trained:
+    """A copy of the finished home for one test."""
+    home, contents = finished
+    shutil.copytree(home, program.home)
+    return Trained(program, "demo-abcdef", contents)

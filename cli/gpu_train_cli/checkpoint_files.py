@@ -148,6 +148,6 @@ def restore(invocation: Invocation, ref: str, dest: Path | None, overwrite: bool
             target,
             overwrite=overwrite,
             progress=report,
-            select=path or None,
+            select=path,
         )
     note(f"restored {count(restored.files, 'file')}, {size(restored.size_bytes)}, to {target}")

@@ -1,0 +1,42 @@
+"""Mounting from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gpu_train_fuse
+
+
+@pytest.fixture
+def mountable() -> None:
+    try:
+        gpu_train_fuse.check()
+    except gpu_train_fuse.MountUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("mountable")
+def test_mount_read_list_and_umount(trained, tmp_path: Path) -> None:
+    program = trained.program
+    there = tmp_path / "mnt"
+    try:
+        assert program.spawned("mount", "demo", there).stdout == f"{there}\n"
+        state = there / "checkpoints" / "checkpoint-200" / "trainer_state.json"
+        assert state.read_bytes() == trained.files["checkpoint-200/trainer_state.json"]
+        assert json.loads((there / "best" / "trainer_state.json").read_text()) == {"global_step": 1000}
+        listed = json.loads(program("mount", "-o", "json").stdout)["mounts"]
+        mine = [row for row in listed if row["mountpoint"] == str(there)]
+        assert [(row["target"], row["state"]) for row in mine] == [("demo-abcdef", "live")]
+    finally:
+        said = program("umount", "demo").stderr
+    assert said == f"unmounted {there}\n"
+    assert list(there.iterdir()) == []
+
+
+@pytest.mark.usefixtures("mountable")
+def test_what_cannot_be_mounted_or_unmounted(trained, tmp_path: Path) -> None:
+    program = trained.program
+    assert "no job 'nothing'" in program("mount", "nothing", tmp_path / "x", code=3).stderr
+    assert "'demo' is no mount" in program("umount", tmp_path, code=3).stderr.replace(str(tmp_path), "demo")
+    assert "name a mount point or a job" in program("umount", code=2).stderr

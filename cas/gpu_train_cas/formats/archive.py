@@ -126,7 +126,8 @@ def self_proof(source: Source) -> bool:
 def _find_end(source: Source, end: int) -> int:
     """The file offset of the end record, behind which lies only its comment."""
     at = end - _END.size
-    if at >= 0 and source.pread(4, at) == b"PK\x05\x06":
+    last = source.pread(_END.size, at) if at >= 0 else b""
+    if last[:4] == b"PK\x05\x06" and last[-2:] == b"\0\0":
         return at
     reach = min(end, _END.size + _MAX_COMMENT)
     tail = read_exactly(source, reach, end - reach, "the tail")

@@ -56,7 +56,7 @@ UNKNOWN: Final = Global("", "")
 """Stands for what lies outside of the pickle: extension codes and out-of-band buffers."""
 
 
-def read(data: bytes) -> Any:
+def read(data: bytes, max_opcodes: int = MAX_OPCODES) -> Any:
     """The state that a pickle describes: None, bool, int, float, str, bytes, tuple and the classes above.
 
     Raises:
@@ -64,7 +64,7 @@ def read(data: bytes) -> Any:
     """
     machine = _Machine(data)
     try:
-        return machine.run()
+        return machine.run(max_opcodes)
     except (IndexError, KeyError, ValueError, struct.error) as e:
         raise FormatError(f"the pickle is broken at its byte {machine.at}: {e!r}") from e
 
@@ -85,30 +85,6 @@ def _latin(data: bytes) -> str:
     return data.decode("latin-1")
 
 
-_CONSTANTS: dict[int, Any] = {ord("N"): None, 0x88: True, 0x89: False, ord(")"): (), 0x97: UNKNOWN}
-_EMPTY = {ord("}"): DICT, ord("]"): LIST, 0x8F: SET}
-_FIXED = {
-    op: struct.Struct(form) for op, form in ((ord("K"), "<B"), (ord("M"), "<H"), (ord("J"), "<i"), (ord("G"), ">d"))
-}
-_COUNTED: dict[int, tuple[int, Callable[[bytes], Any]]] = {
-    0x8C: (1, _text), ord("X"): (4, _text), 0x8D: (8, _text),
-    ord("U"): (1, _latin), ord("T"): (4, _latin),
-    ord("C"): (1, bytes), ord("B"): (4, bytes), 0x8E: (8, bytes), 0x96: (8, bytes),
-    0x8A: (1, _long), 0x8B: (4, _long),
-}  # fmt: skip
-_LINES: dict[int, Callable[[bytes], Any]] = {
-    ord("I"): _integer, ord("L"): _integer, ord("F"): float,
-    ord("S"): lambda line: _latin(line.strip()[1:-1]), ord("V"): _latin,
-    ord("P"): lambda line: Reference(_latin(line)),
-}  # fmt: skip
-_EXTENSIONS = {0x82: 1, 0x83: 2, 0x84: 4}
-_TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}
-_SKIPPED = {0x80: 1, 0x95: 8, 0x98: 0}
-"""PROTO, FRAME and READONLY_BUFFER, with the bytes behind them: nothing that we need."""
-_GET = {ord("h"): 1, ord("j"): 4}
-_PUT = {ord("q"): 1, ord("r"): 4}
-
-
 class _Machine:
     """The stack machine; one method per opcode that does more than push a value."""
 
@@ -119,38 +95,15 @@ class _Machine:
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
 
-    def run(self) -> Any:
-        for _ in range(MAX_OPCODES):
-            op = self.data[self.at]
+    def run(self, max_opcodes: int) -> Any:
+        data = self.data
+        for _ in range(max_opcodes):
+            op = data[self.at]
             self.at += 1
             if op == ord("."):
                 return self.stack.pop()
-            if op in _COUNTED:
-                width, decode = _COUNTED[op]
-                self.stack.append(decode(self.take(self.number(width))))
-            elif op in _PUT:
-                self.memo[self.number(_PUT[op])] = self.stack[-1]
-            elif op in _GET:
-                self.stack.append(self.memo[self.number(_GET[op])])
-            elif op in _FIXED:
-                (value,) = _FIXED[op].unpack(self.take(_FIXED[op].size))
-                self.stack.append(value)
-            elif op in _CONSTANTS:
-                self.stack.append(_CONSTANTS[op])
-            elif op in _EMPTY:
-                self.stack.append(Object(_EMPTY[op]))
-            elif op in _TUPLES:
-                self.stack.append(tuple(self.pop(_TUPLES[op])))
-            elif op in _LINES:
-                self.stack.append(_LINES[op](self.line()))
-            elif op in _SKIPPED:
-                self.take(_SKIPPED[op])
-            elif op in _EXTENSIONS:
-                self.take(_EXTENSIONS[op])
-                self.stack.append(UNKNOWN)
-            else:
-                _STEPS[op](self)
-        raise FormatError(f"the pickle has more than {MAX_OPCODES} opcodes")
+            _STEPS[op](self)
+        raise FormatError(f"the pickle has more than {max_opcodes} opcodes")
 
     def take(self, length: int) -> bytes:
         start, self.at = self.at, self.at + length
@@ -171,6 +124,9 @@ class _Machine:
         values = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         return values
+
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
 
     def mark(self) -> None:
         self.marks.append(self.stack)
@@ -223,6 +179,10 @@ class _Machine:
     def put(self) -> None:
         self.memo[int(self.line())] = self.stack[-1]
 
+    def extension(self, width: int) -> None:
+        self.take(width)
+        self.push(UNKNOWN)
+
     def drop(self) -> None:
         if self.stack:
             self.stack.pop()
@@ -230,12 +190,68 @@ class _Machine:
             self.to_mark()
 
 
-_STEPS: dict[int, Callable[[_Machine], object]] = {
+_Step = Callable[[_Machine], object]
+
+
+def _constant(value: Any) -> _Step:
+    return lambda m: m.stack.append(value)
+
+
+def _empty(maker: Global) -> _Step:
+    return lambda m: m.stack.append(Object(maker))
+
+
+def _fixed(form: str) -> _Step:
+    layout = struct.Struct(form)
+    return lambda m: m.stack.append(layout.unpack(m.take(layout.size))[0])
+
+
+def _counted(width: int, decode: Callable[[bytes], Any]) -> _Step:
+    return lambda m: m.stack.append(decode(m.take(m.number(width))))
+
+
+def _line(decode: Callable[[bytes], Any]) -> _Step:
+    return lambda m: m.stack.append(decode(m.line()))
+
+
+def _tuple(count: int) -> _Step:
+    return lambda m: m.push(tuple(m.pop(count)))
+
+
+def _get(width: int) -> _Step:
+    return lambda m: m.stack.append(m.memo[m.number(width)])
+
+
+def _put(width: int) -> _Step:
+    return lambda m: m.memo.__setitem__(m.number(width), m.stack[-1])
+
+
+def _skip(width: int) -> _Step:
+    return lambda m: m.take(width)
+
+
+_PUSHES: dict[int, _Step] = {
+    ord("N"): _constant(None), 0x88: _constant(True), 0x89: _constant(False), ord(")"): _constant(()),
+    0x97: _constant(UNKNOWN),
+    ord("}"): _empty(DICT), ord("]"): _empty(LIST), 0x8F: _empty(SET),
+    ord("K"): _fixed("<B"), ord("M"): _fixed("<H"), ord("J"): _fixed("<i"), ord("G"): _fixed(">d"),
+    0x8C: _counted(1, _text), ord("X"): _counted(4, _text), 0x8D: _counted(8, _text),
+    ord("U"): _counted(1, _latin), ord("T"): _counted(4, _latin),
+    ord("C"): _counted(1, bytes), ord("B"): _counted(4, bytes), 0x8E: _counted(8, bytes),
+    0x96: _counted(8, bytes), 0x8A: _counted(1, _long), 0x8B: _counted(4, _long),
+    ord("I"): _line(_integer), ord("L"): _line(_integer), ord("F"): _line(float), ord("V"): _line(_latin),
+    ord("S"): _line(lambda line: _latin(line.strip()[1:-1])),
+    ord("P"): _line(lambda line: Reference(_latin(line))),
+    0x85: _tuple(1), 0x86: _tuple(2), 0x87: _tuple(3),
+    ord("h"): _get(1), ord("j"): _get(4), ord("q"): _put(1), ord("r"): _put(4),
+    0x80: _skip(1), 0x95: _skip(8), 0x98: _skip(0),  # PROTO, FRAME, READONLY_BUFFER: nothing that we need
+}  # fmt: skip
+_CHANGES: dict[int, _Step] = {
     ord("("): _Machine.mark,
     ord("0"): _Machine.drop,
     ord("1"): _Machine.to_mark,
-    ord("2"): lambda m: m.stack.append(m.stack[-1]),
-    ord("t"): lambda m: m.stack.append(tuple(m.to_mark())),
+    ord("2"): lambda m: m.push(m.stack[-1]),
+    ord("t"): lambda m: m.push(tuple(m.to_mark())),
     ord("l"): lambda m: m.sequence(LIST, m.to_mark()),
     0x91: lambda m: m.sequence(SET, m.to_mark()),
     ord("d"): lambda m: m.dictionary(m.to_mark()),
@@ -252,8 +268,12 @@ _STEPS: dict[int, Callable[[_Machine], object]] = {
     ord("i"): lambda m: m.made([Global(_latin(m.line()), _latin(m.line())), *m.to_mark()]),
     ord("c"): lambda m: m.named(_latin(m.line()), _latin(m.line())),
     0x93: lambda m: m.named(*m.pop(2)),
-    ord("Q"): lambda m: m.stack.append(Reference(m.stack.pop())),
+    ord("Q"): lambda m: m.push(Reference(*m.pop(1))),
     ord("p"): _Machine.put,
-    ord("g"): lambda m: m.stack.append(m.memo[int(m.line())]),
+    ord("g"): lambda m: m.push(m.memo[int(m.line())]),
     0x94: _Machine.memoize,
+    0x82: lambda m: m.extension(1),
+    0x83: lambda m: m.extension(2),
+    0x84: lambda m: m.extension(4),
 }
+_STEPS: dict[int, _Step] = _PUSHES | _CHANGES

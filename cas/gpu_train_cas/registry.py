@@ -219,12 +219,16 @@ class Registry:
                     self._shared.env.close()
 
     def table(self, name: str) -> Table:
-        """A table by name, made when first asked for; not to be called inside a write transaction."""
+        """A table by name, made when first asked for; to be called outside of transactions, which cannot see it."""
         self.handle(name)
         return Table(self, name)
 
     def handle(self, name: str) -> Any:
-        """LMDB's handle of a table, or None for one that a read-only registry does not have."""
+        """LMDB's handle of a table, or None for one that a read-only registry does not have.
+
+        The first time in a process it waits for a running writer (py-lmdb opens tables in a write
+        transaction), unless the registry was opened read_only.
+        """
         tables = self._shared.tables
         if name not in tables:
             with self._lock, mapped_lmdb_errors(f"opening the table {name}"):

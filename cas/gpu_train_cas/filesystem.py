@@ -11,6 +11,9 @@ from gpu_train_cas.errors import UnsupportedHome
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a directory is opened by name in another one: itself, not what a link of that name leads to."""
+
 _REMOTE = {"nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre",
            "beegfs", "gpfs", "ocfs2", "davfs", "virtiofs"}  # fmt: skip
 """Types on which LMDB's shared memory or locks are known not to hold between machines."""
@@ -77,3 +80,26 @@ def remove_if_there(path: Path) -> None:
     """Unlink a file; not being there is fine."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
+
+
+def remove_tree(folder: int, name: bytes) -> None:
+    """Remove a directory by its name in an open one, with all below it; not being there is fine."""
+    try:
+        fd = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        os.chmod(name, 0o700, dir_fd=folder)
+        fd = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+    try:
+        os.fchmod(fd, 0o700)
+        with os.scandir(fd) as listing:
+            found = [(os.fsencode(e.name), e.is_dir(follow_symlinks=False)) for e in listing]
+        for child, is_dir in found:
+            if is_dir:
+                remove_tree(fd, child)
+            else:
+                os.unlink(child, dir_fd=fd)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=folder)

@@ -17,9 +17,11 @@ from gpu_train_cas.index import Location
 from gpu_train_cas.ingest import Folders, Writer
 from gpu_train_cas.lease import Lease
 from gpu_train_cas.packer import Packer
+from gpu_train_cas.progress import OnProgress
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.record import Record
 from gpu_train_cas.registry import Registry
+from gpu_train_cas.restore import Restored, restore
 from gpu_train_cas.transaction import Tables, Transaction, commit_packs
 from gpu_train_cas.tree import Entry, EntryKind
 
@@ -148,6 +150,16 @@ class Store:
         """
         with self.transaction("undo") as txn:
             txn.restore_trashed(digest)
+
+    def restore(
+        self, root: Entry, dest: Path | str | bytes, *, select: bytes = b"", overwrite: bool = False,
+        progress: OnProgress | None = None, threads: int | None = None, fsync: bool = False,
+    ) -> Restored:  # fmt: skip
+        """Write what a record's root holds, or the part of it at the path `select`, to `dest`; see `restore`."""
+        return restore(
+            self.reader, root, dest, select=select, overwrite=overwrite, progress=progress, threads=threads,
+            fsync=fsync,
+        )  # fmt: skip
 
     def stats(self, roots: list[Entry] | None = None) -> Stats:
         """What the given record roots take, or all records that are not in the trash."""

@@ -62,7 +62,7 @@ def common_options(*, hidden: bool) -> list[click.Parameter]:
 class Command(click.Command):
     """A command whose help ends with its exit codes: those any command has and the `exits` it names itself.
 
-    `exit_note` replaces the codes by a sentence where they are not ours, as for `run`.
+    `exit_note` says in words what is not one of ours, as for `run`.
     """
 
     def __init__(self, *args: Any, exits: Sequence[int] = (), exit_note: str | None = None, **kwargs: Any) -> None:
@@ -72,12 +72,17 @@ class Command(click.Command):
         self.exit_note = exit_note
         self.params.extend(common_options(hidden=True))
 
+    @property
+    def exit_line(self) -> str:
+        """The exit codes in one sentence."""
+        codes = ", ".join(f"{code} {EXIT_CODES[code]}" for code in self.exits)
+        return f"Exit codes: {f'{self.exit_note}; ' if self.exit_note else ''}{codes}."
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The exit codes, as the last words of the help."""
         super().format_epilog(ctx, formatter)
-        codes = ", ".join(f"{code} {EXIT_CODES[code]}" for code in self.exits)
         formatter.write_paragraph()
-        formatter.write_text(f"Exit codes: {f'{self.exit_note}; ' if self.exit_note else ''}{codes}.")
+        formatter.write_text(self.exit_line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from gpu_train_cas.formats import ITEM_BYTES, Layout, Source, Tensor
 
 BLOCK_BYTES = 1 << 20
 """A block holds at most so many bytes."""
+WHOLE_FILE_BYTES = 64 << 10
+"""A file of at most so many bytes is one block."""
 SMALL_TENSOR_BYTES = 64 << 10
 """A tensor of fewer bytes shares its blocks with its neighbours."""
 GAP_BYTES = 4 << 10
@@ -74,6 +76,8 @@ def extents(size_bytes: int, layout: Layout | None) -> list[Extent]:
     found: list[Extent] = []
     at = 0
     run: list[Tensor] = []
+    if 0 < size_bytes <= WHOLE_FILE_BYTES:
+        return [_run(0, size_bytes, [tensor for _, tensor in _in_order(size_bytes, layout)])]
     for index, tensor in _in_order(size_bytes, layout):
         if tensor.length < SMALL_TENSOR_BYTES:
             run.append(tensor)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import struct
 import threading
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -298,8 +300,9 @@ def test_damage_in_a_float_table_is_named(payload: bytes, says: str) -> None:
 
 
 def test_the_example_of_the_spec_decodes() -> None:
-    """cas/spec/codecs.md, Float: four BF16 values 1.0, -1.0, 1.0, 1.5 and a trailing byte."""
-    payload = bytes.fromhex("00 82  00 04000000  02 01000000  00 01 00 80  7f  aa")
+    spec = Path(__file__).parents[2] / "cas" / "spec" / "codecs.md"
+    example = spec.read_text().partition("Example: the BF16 values 1.0, -1.0, 1.0, 1.5")[2].partition("\n## ")[0]
+    payload = bytes.fromhex("".join(re.findall(r"^\| `([0-9a-f ]+)` \|", example, re.MULTILINE)))
     assert bytes(decode(Codec.FLOAT, payload, 9)) == bytes.fromhex("803f 80bf 803f c03f aa")
 
 

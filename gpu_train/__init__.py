@@ -17,8 +17,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpu_train import data
     from gpu_train.active import checkpoint, checkpoint_dir, commit, event, load_dir, log
+    from gpu_train.code import CodeVersion, CodeVersions
     from gpu_train.config import Config, configure
+    from gpu_train.data_version import DataVersion, DataVersions
+    from gpu_train.difference import Difference
+    from gpu_train.errors import DataChanged
     from gpu_train.home import Home
     from gpu_train.ref import Ref
     from gpu_train.step import natural_key, step_of
@@ -27,18 +32,31 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "gpu_train.active": ("checkpoint", "checkpoint_dir", "commit", "event", "load_dir", "log"),
+    "gpu_train.code": ("CodeVersion", "CodeVersions"),
     "gpu_train.config": ("Config", "configure"),
+    "gpu_train.data_version": ("DataVersion", "DataVersions"),
+    "gpu_train.difference": ("Difference",),
+    "gpu_train.errors": ("DataChanged",),
     "gpu_train.home": ("Home",),
     "gpu_train.ref": ("Ref",),
     "gpu_train.step": ("natural_key", "step_of"),
     "gpu_train.tables": ("Checkpoint", "Event", "Job", "Metric"),
     "gpu_train.workspace": ("Workspace",),
 }
+_MODULES = ("data",)
+"""Modules that are used by their own name, as in `gpu_train.data.register`."""
+
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Checkpoint",
+    "CodeVersion",
+    "CodeVersions",
     "Config",
+    "DataChanged",
+    "DataVersion",
+    "DataVersions",
+    "Difference",
     "Event",
     "Home",
     "Job",
@@ -49,6 +67,7 @@ __all__ = [
     "checkpoint_dir",
     "commit",
     "configure",
+    "data",
     "event",
     "load_dir",
     "log",
@@ -58,6 +77,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"gpu_train.{name}")
     module = _HOME_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'gpu_train' has no attribute {name!r}")

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpu_train.config import Config
 from gpu_train.difference import Difference, tree_difference
@@ -28,7 +27,7 @@ from gpu_train.home import Home
 from gpu_train.listing import LeftOut, Listing, list_folder
 from gpu_train.stat_cache import StatCache, signature_of
 from gpu_train.tarball import write_tarball
-from gpu_train_cas import Digest, OnProgress, Record, Store, Transaction, Txn
+from gpu_train_cas import Digest, OnProgress, Record, Row, Store, Transaction, Txn
 from gpu_train_cas.digest import DIGEST_BYTES
 from gpu_train_cas.errors import Damaged, GpuTrainError, NotFound, SourceChanged, UsageError, mapped_os_errors
 
@@ -249,7 +248,7 @@ class CodeVersions:
 
     # Looking versions up
 
-    def _find(self, prefix: str) -> tuple[str, dict[str, Any]]:
+    def _find(self, prefix: str) -> tuple[str, Row]:
         wanted = prefix.strip().lower().encode()
         with self._store.registry.read() as txn:
             found = [(k, row) for k, row in self._table.scan(txn, wanted) if self._alive(txn, row)]
@@ -261,12 +260,10 @@ class CodeVersions:
         key, row = found[0]
         return key.decode(), row
 
-    def _alive(self, txn: Txn, row: dict[str, Any]) -> bool:
-        """Whether a version's record is there and not in the trash."""
-        kept = self._store.tables.records.get(txn, row["record"])
-        return kept is not None and kept["trashed_ns"] is None
+    def _alive(self, txn: Txn, row: Row) -> bool:
+        return self._store.tables.holds(txn, Digest(row["record"]))
 
-    def _record(self, row: dict[str, Any]) -> tuple[Digest, Record]:
+    def _record(self, row: Row) -> tuple[Digest, Record]:
         digest = Digest(row["record"])
         return digest, self._store.record(digest)
 

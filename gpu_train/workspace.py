@@ -9,6 +9,7 @@ from typing import Self
 
 from gpu_train.code import CodeVersions
 from gpu_train.config import Config
+from gpu_train.data_version import DataVersions
 from gpu_train.home import Home
 from gpu_train.tables import Checkpoints, Events, Jobs, Metrics
 from gpu_train_cas import Store
@@ -26,6 +27,7 @@ class Workspace:
         self.metrics = Metrics(store.registry)
         self.events = Events(store.registry)
         self.code = CodeVersions(home, config, store)
+        self.data = DataVersions(home, store, self.jobs)
 
     @classmethod
     def open(

@@ -32,6 +32,11 @@ class Tables:
         self.records = registry.table("records")
         self.row_frames = registry.table("row_frames")
 
+    def holds(self, txn: Txn, record: Digest) -> bool:
+        """Whether a record is committed and not in the trash."""
+        row = self.records.get(txn, record)
+        return row is not None and row["trashed_ns"] is None
+
 
 class Transaction:
     """What is read and written in one commit; all of it is visible at once afterwards, or none of it."""

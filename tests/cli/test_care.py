@@ -1,0 +1,101 @@
+"""Settings, space, the machine's health, and looking inside files."""
+
+import json
+import os
+from pathlib import Path
+
+import blake3
+import numpy as np
+import pytest
+
+import gpu_train
+from gpu_train_cli import doctor
+
+
+def test_config_says_where_each_setting_came_from(program) -> None:
+    (program.cwd / "gpu-train.toml").write_text("[defaults]\ntrash_days = 3\n")
+    read = json.loads(program("config", "show", "--origin", "-o", "json").stdout)
+    settings = {row["setting"]: row for row in read["settings"]}
+    assert settings["defaults.trash_days"]["value"] == 3.0
+    assert settings["defaults.trash_days"]["origin"] == str(program.cwd / "gpu-train.toml")
+    assert settings["defaults.provider"]["origin"] == "default"
+    assert "ORIGIN" in program("config", "--origin").stdout
+    assert "ORIGIN" not in program("config").stdout
+    (program.cwd / "gpu-train.toml").write_text("[defaults]\ntrash_day = 3\n")
+    assert "did you mean 'trash_days'?" in program("config", code=2).stderr
+
+
+def test_home_and_debug_may_stand_before_or_behind(program, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for arguments in (["--home", other, "config"], ["config", "show", "--home", other]):
+        assert json.loads(program(*arguments, "-o", "json").stdout)["home"] == str(other)
+    assert program("--debug", "jobs", "show", "x", code=3).stderr.startswith("Traceback")
+    assert program("jobs", "show", "x", "--debug", code=3).stderr.startswith("Traceback")
+    assert program("jobs", "show", "x", code=3).stderr.startswith("gpu-train: error: no job 'x'")
+
+
+def test_stats_of_all_and_of_a_job(trained) -> None:
+    program = trained.program
+    read = json.loads(program("stats", "-o", "json").stdout)
+    assert read["records"] == 3
+    assert read["original_bytes"] == sum(len(data) for data in trained.files.values())
+    assert read["original_bytes"] >= read["unique_bytes"] > read["stored_bytes"] > 0
+    assert sum(codec["original_bytes"] for codec in read["codecs"].values()) == read["unique_bytes"]
+    assert json.loads(program("stats", "demo", "-o", "json").stdout) == {**read, "job_id": "demo-abcdef"}
+    assert "deduplication saves" in program("stats").stdout
+    assert program("stats", "absent", code=3).stdout == ""
+
+
+def test_doctor_finds_a_sound_home_and_names_the_next_step_for_a_broken_one(trained, tmp_path: Path) -> None:
+    program = trained.program
+    states = {row["check"]: row["state"] for row in json.loads(program("doctor", "-o", "json").stdout)["findings"]}
+    assert [states[check] for check in ("home", "filesystem", "registry", "stale readers")] == ["ok"] * 4
+    (program.home / "registry" / "data.mdb").write_bytes(b"no registry" * 1000)
+    broken = json.loads(program("doctor", "-o", "json", code=1).stdout)["findings"]
+    found = next(row for row in broken if row["check"] == "registry")
+    assert found["state"] == "failed"
+    assert "repair --rebuild-registry" in found["next_step"]
+
+
+def test_doctor_says_what_only_some_commands_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    findings = {finding.check: finding for check in doctor.CHECKS for finding in check(tmp_path / "home")}
+    assert findings["rsync"].state == "warning"
+    assert findings["rsync"].next_step == "`apt install rsync`; only jobs on other machines need it"
+    assert findings["home"].found == f"{tmp_path / 'home'} (not made yet)"
+
+
+def test_debug_looks_inside_packs_and_records(trained) -> None:
+    program = trained.program
+    pack = next(program.home.rglob("*.pack"))
+    frames = json.loads(program("debug", "pack", pack, "-o", "json").stdout)["frames"]
+    assert {frame["kind"] for frame in frames} >= {"block"}
+    assert frames == json.loads(program("debug", "pack", pack, "--scan", "-o", "json").stdout)["frames"]
+    digests = program("debug", "records", "--kind", "checkpoint", "-q").stdout.split()
+    assert len(digests) == 3
+    assert json.loads(program("debug", "record", digests[0][:12]).stdout)["owner"] == "demo-abcdef"
+    assert program("debug", "record", "ffffffffffff", code=3).stdout == ""
+    damaged = pack.read_bytes()[:-10]
+    broken = program.cwd / "broken.pack"
+    broken.write_bytes(damaged)
+    assert program("debug", "pack", broken, code=4).stderr.startswith("gpu-train: error: ")
+    assert len(json.loads(program("debug", "pack", broken, "--scan", "-o", "json").stdout)["frames"]) == len(frames)
+
+
+def test_debug_hashes_and_lists_tensors(program) -> None:
+    np.save(program.cwd / "weights.npy", np.arange(6, dtype=np.float32).reshape(2, 3))
+    data = (program.cwd / "weights.npy").read_bytes()
+    assert program("debug", "hash", "weights.npy").stdout == f"{blake3.blake3(data).hexdigest()}  weights.npy\n"
+    read = json.loads(program("debug", "tensors", "weights.npy", "-o", "json").stdout)
+    assert read["format"] == "npy"
+    assert [(row["shape"], row["size_bytes"]) for row in read["tensors"]] == [([2, 3], 24)]
+    (program.cwd / "plain.txt").write_text("no tensors")
+    assert program("debug", "tensors", "plain.txt", code=3).stdout == ""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_home_that_cannot_be_written_can_still_be_read(trained) -> None:
+    home = gpu_train.Home(trained.program.home)
+    for path in [home.root, *home.root.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    assert len(trained.program("checkpoints", "-q").stdout.split()) == 3

@@ -1,0 +1,29 @@
+"""What a person reads on a machine that cannot mount."""
+
+import pytest
+
+from gpu_train_fuse import MountUnavailable, support
+
+
+def test_a_missing_device_says_how_to_get_it_and_what_works_without(tmp_path):
+    with pytest.raises(MountUnavailable, match=r"--device .*fuse --cap-add SYS_ADMIN.*checkpoints restore") as caught:
+        support.check(tmp_path / "fuse")
+    assert caught.value.exit_code == 1
+
+
+def test_a_device_that_cannot_be_opened_says_why(tmp_path):
+    with pytest.raises(MountUnavailable, match="cannot be opened .Is a directory."):
+        support.check(tmp_path)
+
+
+def test_a_missing_libfuse_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(support, "LIBRARIES", ("libfuse-of-nobody.so.9",))
+    with pytest.raises(MountUnavailable, match="apt-get install fuse3"):
+        support.find_library()
+
+
+def test_the_unmounter_is_searched_on_the_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert support.find_unmounter() is None
+    (tmp_path / "fusermount").touch(mode=0o755)
+    assert support.find_unmounter() == str(tmp_path / "fusermount")

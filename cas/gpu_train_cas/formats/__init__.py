@@ -7,7 +7,7 @@ same and says what is wrong; `self_proof` tells whether a file is complete by it
 """
 
 from gpu_train_cas.formats.container import layout, parse, self_proof
-from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat
+from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat, Unsupported
 from gpu_train_cas.formats.source import BytesSource, FileSource, Source
 from gpu_train_cas.formats.tensor import ITEM_BYTES, Tensor
 
@@ -20,6 +20,7 @@ __all__ = [
     "Source",
     "Tensor",
     "UnknownFormat",
+    "Unsupported",
     "layout",
     "parse",
     "self_proof",

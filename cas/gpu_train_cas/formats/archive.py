@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpu_train_cas.formats.layout import FormatError
+from gpu_train_cas.formats.layout import FormatError, Unsupported
 from gpu_train_cas.formats.source import Source, read_exactly
 
 LOCAL_MAGIC = b"PK\x03\x04"
@@ -97,8 +97,10 @@ def read_archive(source: Source, end: int) -> Archive:
     end_record = _find_end(source, end)
     count, size, offset, directory_end = _directory(source, end_record)
     base = directory_end - size - offset
-    if count > MAX_RECORDS or size > MAX_DIRECTORY_BYTES or base < 0:
-        raise FormatError(f"a zip directory of {count} records and {size} bytes at {offset} cannot be right")
+    if base < 0:
+        raise FormatError(f"a zip directory of {size} bytes at {offset} does not end at {directory_end}")
+    if count > MAX_RECORDS or size > MAX_DIRECTORY_BYTES:
+        raise Unsupported(f"a zip directory of {count} records and {size} bytes is beyond the limits")
     data = read_exactly(source, size, directory_end - size, "a zip directory")
     records, at = [], 0
     for _ in range(count):
@@ -113,13 +115,14 @@ def read_archive(source: Source, end: int) -> Archive:
 
 
 def self_proof(source: Source) -> bool:
-    """Whether an archive ends where the file ends, and its first and last record lie where it says."""
-    try:
-        archive = read_archive(source, source.size_bytes)
-        for record in archive.records[:1] + archive.records[-1:]:
-            archive.data_offset(source, record)
-    except FormatError:
-        return False
+    """Whether an archive ends where the file ends, and its first and last record lie where it says.
+
+    Raises:
+        FormatError: when they do not.
+    """
+    archive = read_archive(source, source.size_bytes)
+    for record in archive.records[:1] + archive.records[-1:]:
+        archive.data_offset(source, record)
     return True
 
 
@@ -141,7 +144,7 @@ def _directory(source: Source, at: int) -> tuple[int, int, int, int]:
     """Number of records, directory's size, its offset in the archive, and its end in the file."""
     _, disk, first, _, count, size, offset, _ = _END.unpack(read_exactly(source, _END.size, at, "the end record"))
     if disk or first:
-        raise FormatError("the archive is one part of several")
+        raise Unsupported("the archive is one part of several")
     end64 = at - _LOCATOR.size - _END64.size
     both = source.pread(_END64.size + _LOCATOR.size, end64) if end64 >= 0 else b""
     if both[_END64.size : _END64.size + 4] == b"PK\x06\x07" and both[:4] == b"PK\x06\x06":
@@ -161,10 +164,12 @@ def _record(data: bytes, at: int, base: int) -> tuple[Record, int]:
     name_at = at + _CENTRAL.size
     extra_at = name_at + name_bytes
     following = extra_at + extra_bytes + comment_bytes
-    if magic != b"PK\x01\x02" or name_bytes > MAX_NAME_BYTES or following > len(data):
+    if magic != b"PK\x01\x02" or following > len(data):
         raise FormatError(f"a zip directory is broken at its byte {at}")
+    if name_bytes > MAX_NAME_BYTES:
+        raise Unsupported(f"a record's name of {name_bytes} bytes is longer than {MAX_NAME_BYTES}")
     if flags & 1:
-        raise FormatError("the archive is encrypted")
+        raise Unsupported("the archive is encrypted")
     if 0xFFFFFFFF in (stored, size, header):
         wide = _wide(data[extra_at : extra_at + extra_bytes])
         size, stored, header = (next(wide, n) if n == 0xFFFFFFFF else n for n in (size, stored, header))

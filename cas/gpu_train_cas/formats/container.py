@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from gpu_train_cas.formats import archive, gguf, npy, npz, safetensors, torchzip
-from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat
+from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat, Unsupported
 from gpu_train_cas.formats.source import Source
 
 _HEAD_BYTES = 16
@@ -17,20 +22,8 @@ def parse(source: Source, name: str = "") -> Layout:
         FormatError: for a known container that is broken, cut short or beyond the limits of the spec.
         UnknownFormat: for a file that is no container we know.
     """
-    kind = _recognised(source, name)
-    if kind == "npy":
-        return npy.parse(source)
-    if kind == "gguf":
-        return gguf.parse(source)
-    if kind == "safetensors":
-        return safetensors.parse(source)
-    if kind == "zip":
-        last = archive.read_archive(source, source.size_bytes)
-        if torchzip.is_torch(last):
-            return torchzip.parse(source, name, last)
-        if npz.is_npz(last):
-            return npz.parse(source, last)
-    raise UnknownFormat(f"{name or 'the file'} is no container of tensors that gpu-train knows")
+    with _foreseen(name):
+        return _parse(source, name)
 
 
 def layout(source: Source, name: str = "") -> Layout | None:
@@ -48,18 +41,53 @@ def layout(source: Source, name: str = "") -> Layout | None:
 def self_proof(source: Source, name: str = "") -> bool | None:
     """Whether the file proves by its own bytes that it is complete, from its head and tail alone.
 
-    True: it does. False: it is a known container and not complete. None: nothing in it can tell.
+    True: it does. False: it is a known container that is cut short, still written or broken.
+    None: nothing in it can tell, or it is of a kind that we cannot judge (`Unsupported`).
     """
     kind = _recognised(source, name)
-    if kind == "npy":
-        return npy.self_proof(source)
-    if kind == "gguf":
-        return gguf.self_proof(source)
-    if kind == "safetensors":
-        return safetensors.self_proof(source)
-    if kind == "zip":
-        return archive.self_proof(source)
+    try:
+        with _foreseen(name):
+            if kind == "npy":
+                return npy.self_proof(source)
+            if kind == "gguf":
+                return gguf.self_proof(source)
+            if kind == "safetensors":
+                return safetensors.self_proof(source)
+            if kind == "zip":
+                return archive.self_proof(source)
+    except Unsupported:
+        return None
+    except FormatError:
+        return False
     return False if not source.size_bytes and name.endswith(_NEVER_EMPTY) else None
+
+
+def _parse(source: Source, name: str) -> Layout:
+    kind = _recognised(source, name)
+    if kind == "npy":
+        return npy.parse(source)
+    if kind == "gguf":
+        return gguf.parse(source)
+    if kind == "safetensors":
+        return safetensors.parse(source)
+    if kind == "zip":
+        last = archive.read_archive(source, source.size_bytes)
+        if torchzip.is_torch(last):
+            return torchzip.parse(source, name, last)
+        if npz.is_npz(last):
+            return npz.parse(source, last)
+    raise UnknownFormat(f"{name or 'the file'} is no container of tensors that gpu-train knows")
+
+
+@contextmanager
+def _foreseen(name: str) -> Iterator[None]:
+    """A net under the parsers: a mistake in one of them must not cost anybody a checkpoint."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error, zlib.error) as e:
+        if isinstance(e, (FormatError, UnknownFormat)):
+            raise
+        raise Unsupported(f"{name or 'the file'} is broken in a way not foreseen ({e!r}); please report it") from e
 
 
 def _recognised(source: Source, name: str) -> str:

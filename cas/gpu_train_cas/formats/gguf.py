@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
-from gpu_train_cas.formats.layout import FormatError, Layout, plain
+from gpu_train_cas.formats.layout import FormatError, Layout, Unsupported, plain
 from gpu_train_cas.formats.source import Source, read_exactly
 from gpu_train_cas.formats.tensor import Tensor
 
@@ -67,9 +68,9 @@ def parse(source: Source) -> Layout:
     cursor = _Cursor(source)
     magic, version, tensor_count, key_count = cursor.unpack("<4sIQQ")
     if magic != MAGIC or version not in (2, 3):
-        raise FormatError(f"GGUF version {version} is not 2 or 3 (little-endian)")
+        raise Unsupported(f"GGUF version {version} is not 2 or 3 (little-endian)")
     if tensor_count > MAX_TENSORS or key_count > MAX_KEYS:
-        raise FormatError(f"{tensor_count} tensors and {key_count} keys are beyond the limits")
+        raise Unsupported(f"{tensor_count} tensors and {key_count} keys are beyond the limits")
     metadata: dict[str, str] = {}
     for _ in range(key_count):
         key = cursor.text(MAX_KEPT_BYTES)
@@ -83,11 +84,12 @@ def parse(source: Source) -> Layout:
 
 
 def self_proof(source: Source) -> bool:
-    """Whether the header is whole and every tensor's data lie inside the file."""
-    try:
-        parse(source)
-    except FormatError:
-        return False
+    """Whether the header is whole and every tensor's data lie inside the file.
+
+    Raises:
+        FormatError: as `parse` does, when they do not.
+    """
+    parse(source)
     return True
 
 
@@ -103,7 +105,7 @@ def _entry(cursor: _Cursor) -> _Entry:
     name = cursor.text(MAX_KEPT_BYTES)
     (dimensions,) = cursor.unpack("<I")
     if dimensions > MAX_DIMENSIONS:
-        raise FormatError(f"tensor {name[:200]!r} of {dimensions} dimensions is beyond the limits")
+        raise Unsupported(f"tensor {name[:200]!r} of {dimensions} dimensions is beyond the limits")
     *inward, kind, offset = cursor.unpack(f"<{dimensions}QIQ")
     return _Entry(name, tuple(reversed(inward)), kind, offset)
 
@@ -112,7 +114,7 @@ def _placed(entries: list[_Entry], start: int, size_bytes: int) -> list[Tensor]:
     """The tensors with their offsets in the file."""
     entries.sort(key=lambda e: e.offset)
     tensors = []
-    for entry, following in zip(entries, [*entries[1:], None], strict=True):
+    for entry, following in zip_longest(entries, entries[1:]):
         kind, elements = _TYPES.get(entry.kind), prod(entry.shape)
         if kind is None:
             end = start + following.offset if following is not None else size_bytes
@@ -130,7 +132,7 @@ def _alignment(metadata: Mapping[str, str]) -> int:
     text = metadata.get("general.alignment", str(_ALIGNMENT))
     alignment = int(text) if text.isdecimal() and len(text) < 10 else 0
     if not 1 <= alignment <= MAX_ALIGNMENT:
-        raise FormatError(f"an alignment of {text[:20]} bytes is beyond the limits")
+        raise Unsupported(f"an alignment of {text[:20]} bytes is beyond the limits")
     return alignment
 
 
@@ -168,7 +170,7 @@ class _Cursor:
         """The next string."""
         length = int.from_bytes(self.take(8), "little")
         if length > most:
-            raise FormatError(f"a name of {length} bytes is longer than {most}")
+            raise Unsupported(f"a name of {length} bytes is longer than {most}")
         return plain(self.take(length).decode("utf-8", "replace"))
 
     def value(self, kind: int) -> str | None:
@@ -187,14 +189,14 @@ class _Cursor:
     def skip_array(self, kind: int, depth: int) -> None:
         """Pass over an array and the arrays in it."""
         if kind != _ARRAY or depth > MAX_NESTING:
-            raise FormatError(f"a value of type {kind}, {depth} deep, is beyond the limits")
+            raise Unsupported(f"a value of type {kind}, {depth} deep, is beyond the limits")
         inner, count = self.unpack("<IQ")
         if inner in _SCALARS:
             self.skip(count * struct.calcsize(_SCALARS[inner]))
             return
         self.steps += count
         if self.steps > MAX_STRINGS:
-            raise FormatError(f"more than {MAX_STRINGS} strings in arrays are beyond the limits")
+            raise Unsupported(f"more than {MAX_STRINGS} strings in arrays are beyond the limits")
         for _ in range(count):
             if inner == _STRING:
                 self.skip(int.from_bytes(self.take(8), "little"))

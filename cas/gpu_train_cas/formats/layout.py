@@ -14,7 +14,11 @@ MAX_INTEGER = 2**63 - 1
 
 
 class FormatError(Damaged):
-    """The file is a container of a known kind, and broken, cut short or beyond our limits."""
+    """The file is a container of a known kind, and broken, cut short or `Unsupported`."""
+
+
+class Unsupported(FormatError):
+    """The file may be whole, but it is of a version that we do not read or beyond our limits."""
 
 
 class UnknownFormat(NotFound):

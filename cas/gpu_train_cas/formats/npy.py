@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from math import prod
 
-from gpu_train_cas.formats.layout import MAX_DIMENSIONS, FormatError, Layout
+from gpu_train_cas.formats.layout import MAX_DIMENSIONS, FormatError, Layout, Unsupported
 from gpu_train_cas.formats.source import Source, read_exactly
 from gpu_train_cas.formats.tensor import Tensor
 
@@ -34,7 +34,7 @@ def array(source: Source, name: str) -> Tensor:
     """
     tensor = _described(source, name)
     if tensor is None:
-        raise FormatError("the .npy does not hold a plain array (of numbers, strings or times)")
+        raise Unsupported("the .npy does not hold a plain array (of numbers, strings or times)")
     if tensor.offset + tensor.length > source.size_bytes:
         raise FormatError(
             f"an array of {tensor.length} bytes at {tensor.offset} needs more than the {source.size_bytes} there are"
@@ -52,15 +52,15 @@ def parse(source: Source) -> Layout:
 
 
 def self_proof(source: Source) -> bool | None:
-    """Whether the file is as long as its header says; None when it is longer or not a plain array."""
-    try:
-        tensor = _described(source, "array")
-    except FormatError:
-        return False
-    end = tensor.offset + tensor.length if tensor is not None else -1
-    if end < 0 or end < source.size_bytes:
+    """Whether the file is as long as its header says; None when it is longer or not a plain array.
+
+    Raises:
+        FormatError: when the header is not whole.
+    """
+    tensor = _described(source, "array")
+    if tensor is None or tensor.offset + tensor.length < source.size_bytes:
         return None
-    return end == source.size_bytes
+    return tensor.offset + tensor.length == source.size_bytes
 
 
 def _described(source: Source, name: str) -> Tensor | None:
@@ -68,11 +68,11 @@ def _described(source: Source, name: str) -> Tensor | None:
     head = read_exactly(source, 12, 0, "a .npy header")
     major = head[6]
     if head[:6] != MAGIC or not 1 <= major <= 3:
-        raise FormatError(f".npy version {major} is not one of 1, 2 and 3")
+        raise Unsupported(f".npy version {major} is not one of 1, 2 and 3")
     start, width = (10, 2) if major == 1 else (12, 4)
     length = int.from_bytes(head[8 : 8 + width], "little")
     if length > MAX_HEADER_BYTES:
-        raise FormatError(f"a .npy header of {length} bytes is longer than {MAX_HEADER_BYTES}")
+        raise Unsupported(f"a .npy header of {length} bytes is longer than {MAX_HEADER_BYTES}")
     header = read_exactly(source, length, start, "a .npy header").decode("utf-8", "replace")
     descr, order, shape = _DESCR.search(header), _ORDER.search(header), _SHAPE.search(header)
     dims = _dims(shape.group(1)) if shape is not None else None

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from gpu_train_cas.formats.layout import MAX_INTEGER, FormatError, Layout, plain
+from gpu_train_cas.formats.layout import MAX_INTEGER, FormatError, Layout, Unsupported, plain
 from gpu_train_cas.formats.source import Source, read_exactly
 from gpu_train_cas.formats.tensor import ITEM_BYTES, Tensor
 
@@ -60,25 +60,30 @@ def parse(source: Source) -> Layout:
     for name, value in _entries(header):
         if name == "__metadata__" and metadata is None:
             metadata = value
-        elif name in tensors or name == "__metadata__" or len(tensors) >= MAX_TENSORS:
-            raise FormatError(f"the header names {name[:200]!r} twice, or more than {MAX_TENSORS} tensors")
+        elif name in tensors or name == "__metadata__":
+            raise FormatError(f"the header names {name[:200]!r} twice")
+        elif len(tensors) >= MAX_TENSORS:
+            raise Unsupported(f"more than {MAX_TENSORS} tensors are beyond the limits")
         else:
             tensors[name] = _tensor(name, value, 8 + length)
     return Layout.build("safetensors", tensors.values(), source.size_bytes, metadata)
 
 
-def self_proof(source: Source) -> bool:
-    """Whether the tensors fill the file from the header to its last byte, as the reference demands."""
-    try:
-        tensors = parse(source).tensors
-    except FormatError:
-        return False
+def self_proof(source: Source) -> bool | None:
+    """Whether the tensors fill the file from the header to its last byte, as the reference demands.
+
+    None when they leave gaps or bytes behind them, which a file written in any order could have.
+
+    Raises:
+        FormatError: as `parse` does.
+    """
+    tensors = parse(source).tensors
     end = 8 + int.from_bytes(source.pread(8, 0), "little")
     for tensor in tensors:
         if tensor.offset != end:
-            return False
+            return None
         end += tensor.length
-    return end == source.size_bytes
+    return True if end == source.size_bytes else None
 
 
 def _entries(header: bytes) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,5 @@
 import pytest
+
 from gpu_train_cas.formats import BytesSource, Layout, parse
 
 

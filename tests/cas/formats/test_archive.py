@@ -3,7 +3,9 @@ import struct
 import zipfile
 
 import pytest
-from gpu_train_cas.formats.archive import MAX_RECORDS, read_archive, self_proof
+
+from gpu_train_cas.formats import self_proof as proved
+from gpu_train_cas.formats.archive import MAX_RECORDS, read_archive
 from gpu_train_cas.formats.layout import FormatError
 from gpu_train_cas.formats.source import BytesSource
 
@@ -45,7 +47,7 @@ def test_what_zipfile_writes(method, comment, wide, aimless):
     archive = read_archive(source, len(data))
     assert (archive.start, archive.end) == (0, len(data))
     assert {r.name: archive.inflate(source, r, 1000) for r in archive.records} == MEMBERS
-    assert self_proof(source)
+    assert proved(source) is True
 
 
 def test_an_archive_behind_another_is_found_from_its_own_end():
@@ -67,7 +69,7 @@ def test_cut_short(cut):
     data = zipped(MEMBERS)[:cut]
     with pytest.raises(FormatError, match="end"):
         read_archive(BytesSource(data), len(data))
-    assert not self_proof(BytesSource(data))
+    assert proved(BytesSource(data)) is (False if len(data) >= 4 else None)
 
 
 def test_a_zip_bomb_is_not_inflated():
@@ -107,7 +109,15 @@ def test_a_lying_end_record(field, value):
 
 @pytest.mark.parametrize(
     ("field", "form", "value"),
-    [(0, "<I", 0), (8, "<H", 1), (20, "<I", 99), (28, "<H", 2000), (28, "<H", 65535), (30, "<H", 999), (42, "<I", 5000)],
+    [
+        (0, "<I", 0),
+        (8, "<H", 1),
+        (20, "<I", 99),
+        (28, "<H", 2000),
+        (28, "<H", 65535),
+        (30, "<H", 999),
+        (42, "<I", 5000),
+    ],
 )
 def test_a_lying_directory(field, form, value):
     data = bytearray(zipped(MEMBERS))
@@ -128,12 +138,13 @@ def test_too_many_records_are_refused_before_they_are_read():
     end = struct.pack("<4sQ2H2I4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 2**40, 2**40, 0, 0)
     locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, 0, 1)
     data = end + locator + struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0, 0, 0)
-    with pytest.raises(FormatError, match="cannot be right"):
+    with pytest.raises(FormatError, match="beyond"):
         read_archive(BytesSource(data), len(data))
     assert MAX_RECORDS < 2**40
 
 
 def test_a_local_header_that_is_not_there():
     data = bytearray(zipped(MEMBERS))
-    data[0:4] = b"nope"
-    assert not self_proof(BytesSource(data))
+    last = data.rindex(b"PK\x03\x04")
+    data[last : last + 4] = b"nope"
+    assert proved(BytesSource(data)) is False

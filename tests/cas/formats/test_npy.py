@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+
 from gpu_train_cas.formats import BytesSource, FormatError, layout, parse, self_proof
 
 

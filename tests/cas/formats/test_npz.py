@@ -1,6 +1,7 @@
 import io
 
 import numpy as np
+
 from gpu_train_cas.formats import BytesSource, layout, parse, self_proof
 
 

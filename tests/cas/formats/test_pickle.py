@@ -5,6 +5,7 @@ import pickle as real
 import pickletools
 
 import pytest
+
 from gpu_train_cas.formats.layout import FormatError
 from gpu_train_cas.formats.pickle import _STEPS, DICT, LIST, SET, Global, Object, Reference, read
 
@@ -126,7 +127,12 @@ def test_endless_pickles_end(unit):
 
 def test_deep_nesting_is_read_without_recursion():
     depth = 200_000
-    for data in (b")" + b"\x85" * depth, b"]" * depth + b"a" * (depth - 1), b"N" + b"N\x86" * depth, b"N" + b")R" * depth):
+    for data in (
+        b")" + b"\x85" * depth,
+        b"]" * depth + b"a" * (depth - 1),
+        b"N" + b"N\x86" * depth,
+        b"N" + b")R" * depth,
+    ):
         value = read(data + b".")
         assert value is not None
         del value  # freed without recursion, too

@@ -1,6 +1,6 @@
 """How small and how fast are blocks of each kind of data, encoded (with verification) and decoded on one core?
 
-    python benchmarks/bench_blocks.py [--seconds 0.5] [--mib 8] [--file MODEL.safetensors]...
+    python benchmarks/bench_blocks.py [--seconds 0.5] [--mib 8] [--only NAME] [--file MODEL.safetensors]...
 
 Prints a table and one JSON line. The streams are made here: weights drawn from a normal distribution of
 deviation 0.02, Adam moments with scales that differ by row and column, token ids, text, and the extremes. With
@@ -113,11 +113,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="how long each figure is measured")
     parser.add_argument("--mib", type=int, default=8, help="size of each stream made here")
     parser.add_argument("--file", type=Path, action="append", default=[], help="a container of real weights")
+    parser.add_argument("--only", default="", help="measure streams with this in their names")
     options = parser.parse_args()
     rows = []
     print(f"{'stream':32} {'codec':>9} {'ratio':>7} {'encode':>8} {'decode':>8} {'blake3':>8}   MB/s, one core")
     made = list(streams(options.mib << 20))
     for name, dtype, data in [*made, *(stream for path in options.file for stream in real(path))]:
+        if options.only not in name:
+            continue
         row = measure(name, dtype, data, options.seconds)
         rows.append(row)
         print(

@@ -18,46 +18,16 @@ start included; medians over --repeat. Restored bytes are compared. Prints a tab
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from contestant import Contestant, Sample, ratios, take_turns
 from measuring import Failed, digests, json_line, machine, number, show, space
 
-TENSOR_BYTES = 32 << 20
-
-
-def tensors(count: int, seed: int) -> Iterator[bytes]:
-    """BF16 weights, deviation 0.02, as the layers of a trained model are."""
-    rng = np.random.default_rng(seed)
-    for _ in range(count):
-        values = rng.standard_normal(TENSOR_BYTES // 2, np.float32) * np.float32(0.02)
-        yield (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-
-
-def write_checkpoint(path: Path, mib: int, seed: int) -> None:
-    """A safetensors file of about that size."""
-    count = max(1, (mib << 20) // TENSOR_BYTES)
-    header = {
-        f"layers.{i}.weight": {
-            "dtype": "BF16",
-            "shape": [TENSOR_BYTES // 2 // 4096, 4096],
-            "data_offsets": [i * TENSOR_BYTES, (i + 1) * TENSOR_BYTES],
-        }
-        for i in range(count)
-    }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.parent.mkdir(parents=True)
-    with path.open("wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for data in tensors(count, seed):
-            out.write(data)
+MAKER = Path(__file__).with_name("bf16_checkpoint.py")
 
 
 def measure(tool: str, work: Path, expected: dict[str, str], large: bool) -> dict[str, Sample]:
@@ -78,12 +48,17 @@ def measure(tool: str, work: Path, expected: dict[str, str], large: bool) -> dic
         shutil.rmtree(root, ignore_errors=True)
 
 
+def make(path: Path, mib: int, seed: int) -> None:
+    """Make a checkpoint in a process of its own: a child's peak memory begins with what this one holds."""
+    subprocess.run([sys.executable, MAKER, path, str(mib), str(seed)], check=True)
+
+
 def prepare(work: Path, options: argparse.Namespace) -> None:
     for i in range(options.checkpoints):
-        write_checkpoint(work / "new" / f"checkpoint-{i + 1}" / "model.safetensors", options.mib, i)
+        make(work / "new" / f"checkpoint-{i + 1}" / "model.safetensors", options.mib, i)
     shutil.copytree(work / "new", work / "copy")
     if options.large_mib:
-        write_checkpoint(work / "large" / "checkpoint-1" / "model.safetensors", options.large_mib, 10**6)
+        make(work / "large" / "checkpoint-1" / "model.safetensors", options.large_mib, 10**6)
 
 
 def report(results: dict[str, dict[str, Sample]], sizes: dict[str, int]) -> None:

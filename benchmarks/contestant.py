@@ -16,8 +16,8 @@ PROGRAM = quoted(sys.executable, Path(__file__).with_name("store_program.py").re
 TOOLS = {
     "gpu-train": {
         "needs": None,
-        "ingest": PROGRAM + " ingest {store} {source}",
-        "restore": PROGRAM + " restore {store} {dest}",
+        "ingest": PROGRAM + " ingest {store} {source} {name}",
+        "restore": PROGRAM + " restore {store} {dest} new",
     },
     "cp": {
         "needs": "cp",

@@ -6,8 +6,8 @@
 Words: the *tree* (`FileTree`) says what is where; it is made of *nodes*, reads the home through a *catalogue*
 and keeps what it read on a *shelf*; the *adapter* answers libfuse from it. `table` lists the mounts there are.
 
-Modules, bottom up: support, node | table, listing, shelf, tree (pure up to here), mount (the only importer of
-mfusepy), catalogue, unmount, mountpoint, lifecycle, __main__ (the process behind a mount).
+Modules, bottom up: support, node | table, listing, shelf, tree (pure up to here), adapter (the only importer
+of mfusepy), catalogue, unmount, mountpoint, lifecycle, __main__ (the process behind a mount).
 """
 
 from gpu_train_fuse.lifecycle import ALL, log_file, mount, mount_here

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from gpu_train import Workspace
 from gpu_train_cas.errors import GpuTrainError
+from gpu_train_fuse.adapter import serve
 from gpu_train_fuse.lifecycle import facts, tree_of
-from gpu_train_fuse.mount import serve
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 KEEP_BYTES = 32 << 20

@@ -68,7 +68,7 @@ def mount_here(
     workspace: Workspace, target: str, path: Path | None = None, *, allow_other: bool = False, nonempty: bool = False
 ) -> None:
     """As `mount`, but serve in this process until unmounted or interrupted; only from the main thread."""
-    from gpu_train_fuse.mount import serve  # noqa: PLC0415  loads ctypes' view of libfuse, which only serving needs
+    from gpu_train_fuse.adapter import serve  # noqa: PLC0415  loads ctypes' view of libfuse, which only serving needs
 
     name, path = _plan(workspace, target, path, nonempty)
     serve(tree_of(workspace, name), path, name=name, facts=facts(workspace.home), allow_other=allow_other)

@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from gpu_train_fuse.adapter import Adapter
 from gpu_train_fuse.listing import ShownJob
-from gpu_train_fuse.mount import Adapter
 from gpu_train_fuse.node import StoredFile
 from gpu_train_fuse.tree import inode, job_tree
 
 NS = 1_000_000_000
+WRITES = (
+    "create", "write", "truncate", "fallocate", "mknod", "mkdir", "symlink", "link",
+    "unlink", "rmdir", "rename", "chmod", "chown", "utimens", "setxattr", "removexattr",
+)  # fmt: skip
 
 
 @dataclass
@@ -91,11 +95,7 @@ def test_wrong_kinds_and_missing_names_have_their_errno(adapter):
 def test_every_write_is_refused(adapter):
     fails(errno.EROFS, adapter.open, "/job.json", Info(flags=1))
     fails(errno.EROFS, adapter.open, "/job.json", Info(flags=2))
-    names = (
-        "create write truncate fallocate mknod mkdir symlink link unlink rmdir rename chmod chown utimens setxattr "
-        "removexattr"
-    ).split()
-    for name in names:
+    for name in WRITES:
         fails(errno.EROFS, getattr(adapter, name), "/job.json", "any", "thing")
 
 

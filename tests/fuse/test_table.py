@@ -7,7 +7,7 @@ from gpu_train_fuse import table
 from gpu_train_fuse.table import State
 
 MOUNTINFO = r"""22 28 0:20 / /proc rw,nosuid - proc proc rw
-97 28 0:45 / /home/a\040b/mnt/run-abcdef ro,nosuid,nodev,noatime shared:5 - fuse.gpu-train gpu-train:run-abcdef ro,user_id=0
+97 28 0:45 / /home/a\040b/mnt/run-abcdef ro,nosuid,nodev,noatime - fuse.gpu-train gpu-train:run-abcdef ro
 98 28 0:46 / /other ro - fuse.sshfs gpu-train:no rw
 99 97 0:47 / /x\134y ro - fuse.gpu-train gpu-train:all ro
 broken line

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
 import stat
 import subprocess
-import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -20,32 +19,7 @@ from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import GpuTrainError, NotFound, UsageError
 
 LATER_NS = 60_000_000_000
-_opened: list[str] | None = None
-
-
-def _note_open(event: str, arguments: tuple[object, ...]) -> None:
-    if event == "open" and _opened is not None:
-        _opened.append(os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else "")
-
-
-sys.addaudithook(_note_open)
-
-
-@contextlib.contextmanager
-def opens() -> Iterator[list[str]]:
-    """The names of all files that this process opens meanwhile."""
-    global _opened  # an audit hook cannot be taken off again
-    _opened = []
-    try:
-        yield _opened
-    finally:
-        _opened = None
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(tmp_path / "home", cwd=tmp_path) as workspace:
-        yield workspace
+WatchOpens = Callable[[], AbstractContextManager[list[str]]]
 
 
 @pytest.fixture
@@ -56,17 +30,17 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def later(home: Workspace) -> CodeVersions:
+def later(workspace: Workspace) -> CodeVersions:
     """Code versions seen a minute on, when no file here is fresh any more."""
-    return CodeVersions(home.home, home.config, home.store, clock=lambda: time.time_ns() + LATER_NS)
+    return CodeVersions(workspace.home, workspace.config, workspace.store, clock=lambda: time.time_ns() + LATER_NS)
 
 
-def records(home: Workspace) -> int:
-    return sum(1 for _ in home.store.records("code"))
+def records(workspace: Workspace) -> int:
+    return sum(1 for _ in workspace.store.records("code"))
 
 
-def packed_bytes(home: Workspace) -> int:
-    return sum(file.stat().st_size for file in home.home.packs.rglob("*") if file.is_file())
+def packed_bytes(workspace: Workspace) -> int:
+    return sum(file.stat().st_size for file in workspace.home.packs.rglob("*") if file.is_file())
 
 
 def facts(root: Path) -> dict[bytes, tuple[int, bytes]]:
@@ -105,27 +79,27 @@ def odd_tree(root: Path) -> None:
     (root / ("long" * 50)).write_text("l")
 
 
-def test_the_same_tree_has_the_same_id_and_no_new_bytes(home: Workspace, root: Path, tmp_path: Path) -> None:
+def test_the_same_tree_has_the_same_id_and_no_new_bytes(workspace: Workspace, root: Path, tmp_path: Path) -> None:
     odd_tree(root)
-    first = home.code.snapshot(root)
+    first = workspace.code.snapshot(root)
     assert len(first.id) == 16 and int(first.id, 16) >= 0
     assert first.new and first.new_bytes == first.size_bytes > 3 << 20
     assert first.files == sum(stat.S_ISREG(mode) for mode, _ in facts(root).values())
-    before = packed_bytes(home)
+    before = packed_bytes(workspace)
     copy = tmp_path / "copy"
     shutil.copytree(root, copy, symlinks=True)
     for path in copy.rglob("*"):
         os.utime(path, (1, 1), follow_symlinks=False)  # times do not count
-    for again in (home.code.snapshot(root), home.code.snapshot(copy)):
+    for again in (workspace.code.snapshot(root), workspace.code.snapshot(copy)):
         assert (again.id, again.new, again.new_bytes) == (first.id, False, 0)
         assert (again.record, again.created_ns) == (first.record, first.created_ns)
-    assert (records(home), packed_bytes(home)) == (1, before)
+    assert (records(workspace), packed_bytes(workspace)) == (1, before)
 
 
 @pytest.mark.parametrize("change", ["bytes", "mode", "name", "target", "empty folder", "kind"])
-def test_what_counts_changes_the_id(home: Workspace, root: Path, change: str) -> None:
+def test_what_counts_changes_the_id(workspace: Workspace, root: Path, change: str) -> None:
     odd_tree(root)
-    before = later(home).snapshot(root)
+    before = later(workspace).snapshot(root)
     if change == "bytes":
         (root / "secret").chmod(0o600)
         (root / "secret").write_text("t")
@@ -142,33 +116,35 @@ def test_what_counts_changes_the_id(home: Workspace, root: Path, change: str) ->
     else:
         (root / "zero").unlink()
         (root / "zero").mkdir()
-    after = later(home).snapshot(root)
+    after = later(workspace).snapshot(root)
     assert after.new and after.id != before.id
 
 
-def test_ten_thousand_unchanged_files_are_not_read_again(home: Workspace, root: Path) -> None:
+def test_ten_thousand_unchanged_files_are_not_read_again(
+    workspace: Workspace, root: Path, watch_opens: WatchOpens
+) -> None:
     for n in range(10_000):
         folder = root / f"p{n // 100:02d}"
         if n % 100 == 0:
             folder.mkdir()
         (folder / f"module{n}.py").write_text(f"x = {n}\n")
-    code = later(home)
-    with opens() as read:
+    code = later(workspace)
+    with watch_opens() as read:
         first = code.snapshot(root)
     assert sum("module" in name for name in read) == 10_000
-    with opens() as read:
+    with watch_opens() as read:
         second = code.snapshot(root)
     assert (second.id, second.files, second.new_bytes) == (first.id, 10_001, 0)
     assert not [name for name in read if "module" in name or name == "train.py"]
     (root / "p50" / "module5000.py").write_text("x = -1\n")
-    with opens() as read:
-        third = later(home).snapshot(root)
+    with watch_opens() as read:
+        third = later(workspace).snapshot(root)
     assert [name for name in read if "module" in name] == ["module5000.py"]
     assert third.new_bytes == len("x = -1\n") and third.id != first.id
     assert code.diff(first.id, third.id).changed == ("p50/module5000.py",)
 
 
-def test_an_edit_within_the_same_tick_is_seen(home: Workspace, root: Path) -> None:
+def test_an_edit_within_the_same_tick_is_seen(workspace: Workspace, root: Path) -> None:
     """Same size and the same mtime, edited right after the snapshot: only the racy window tells."""
     file = root / "train.py"
     ids = set()
@@ -177,42 +153,42 @@ def test_an_edit_within_the_same_tick_is_seen(home: Workspace, root: Path) -> No
         with file.open("r+") as out:
             out.write(f"print('{letter}rain')")
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-        ids.add(home.code.snapshot(root).id)
+        ids.add(workspace.code.snapshot(root).id)
     assert len(ids) == 8
 
 
-def test_a_file_put_back_with_its_old_size_and_mtime_is_seen(home: Workspace, root: Path, tmp_path: Path) -> None:
-    first = later(home).snapshot(root)
+def test_a_file_put_back_with_its_old_size_and_mtime_is_seen(workspace: Workspace, root: Path, tmp_path: Path) -> None:
+    first = later(workspace).snapshot(root)
     file, other = root / "train.py", tmp_path / "other"
     before = file.stat()
     other.write_text("print('brain')\n")
     other.chmod(stat.S_IMODE(before.st_mode))
     os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
     other.replace(file)
-    assert later(home).snapshot(root).id != first.id
+    assert later(workspace).snapshot(root).id != first.id
 
 
-def test_restore_gives_the_exact_tree(home: Workspace, root: Path, tmp_path: Path) -> None:
+def test_restore_gives_the_exact_tree(workspace: Workspace, root: Path, tmp_path: Path) -> None:
     odd_tree(root)
-    version = home.code.snapshot(root)
+    version = workspace.code.snapshot(root)
     want = facts(root)
     shutil.rmtree(root)
-    home.code.restore(version.id[:6], tmp_path / "back")
+    workspace.code.restore(version.id[:6], tmp_path / "back")
     assert facts(tmp_path / "back") == want
-    assert home.code.snapshot(tmp_path / "back").id == version.id
+    assert workspace.code.snapshot(tmp_path / "back").id == version.id
 
 
-def test_excludes_and_what_was_left_out(home: Workspace, root: Path) -> None:
+def test_excludes_and_what_was_left_out(workspace: Workspace, root: Path) -> None:
     for name in (".git/HEAD", ".venv/lib/x.so", "__pycache__/m.pyc", "data/big.bin", "out/a.txt"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("0123456789")
     (root / "data" / "big.bin").write_bytes(bytes(5000))
     (root / ".gpu-trainignore").write_text("data/\n")
-    version = home.code.snapshot(root, leave_out=[root / "out"])
+    version = workspace.code.snapshot(root, leave_out=[root / "out"])
     assert version.files == 2
     assert (version.left_out.files, version.left_out.size_bytes, version.left_out.exact) == (5, 5040, True)
     assert version.left_out.largest[0].path == "data/"
-    assert home.code.get(version.id).left_out == version.left_out
+    assert workspace.code.get(version.id).left_out == version.left_out
 
 
 def test_settings_speak_about_excludes(tmp_path: Path, root: Path) -> None:
@@ -220,43 +196,43 @@ def test_settings_speak_about_excludes(tmp_path: Path, root: Path) -> None:
     (root / "a.csv").write_text("1")
     (root / "a.npy").write_text("1")
     (tmp_path / "gpu-train.toml").write_text("[defaults]\nuse_gitignore = true\ncode_exclude = ['*.npy']\n")
-    with Workspace.open(tmp_path / "home", cwd=tmp_path) as home:
-        assert home.code.snapshot(root).files == 2
-        assert home.code.snapshot(root, gitignore=False).files == 3
+    with Workspace.open(tmp_path / "home", cwd=tmp_path) as workspace:
+        assert workspace.code.snapshot(root).files == 2
+        assert workspace.code.snapshot(root, gitignore=False).files == 3
 
 
 def test_the_home_inside_the_tree_is_left_out(root: Path) -> None:
-    with Workspace.open(root / "my home", cwd=root) as home:
-        ids = {home.code.snapshot(root).id for _ in range(3)}
+    with Workspace.open(root / "my home", cwd=root) as workspace:
+        ids = {workspace.code.snapshot(root).id for _ in range(3)}
         assert len(ids) == 1
-        assert home.code.get(ids.pop()).files == 1
+        assert workspace.code.get(ids.pop()).files == 1
 
 
-def test_a_fifo_and_a_socket_are_skipped_and_said(home: Workspace, root: Path) -> None:
+def test_a_fifo_and_a_socket_are_skipped_and_said(workspace: Workspace, root: Path) -> None:
     os.mkfifo(root / "pipe")
-    version = home.code.snapshot(root)
+    version = workspace.code.snapshot(root)
     assert (version.files, version.skipped) == (1, ("pipe",))
-    assert home.code.get(version.id).skipped == ("pipe",)
+    assert workspace.code.get(version.id).skipped == ("pipe",)
 
 
-def test_git_facts_are_those_of_each_snapshot(home: Workspace, root: Path) -> None:
-    assert home.code.snapshot(root).git is None
+def test_git_facts_are_those_of_each_snapshot(workspace: Workspace, root: Path) -> None:
+    assert workspace.code.snapshot(root).git is None
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q", "-b", "main"], ["add", "."], [*identity, "commit", "-q", "-m", "one"]):
         subprocess.run(["git", *words], cwd=root, check=True)
-    clean = home.code.snapshot(root)
+    clean = workspace.code.snapshot(root)
     assert clean.git is not None and clean.git.branch == "main" and clean.git.dirty is False
     assert not clean.new
     (root / "new.py").write_text("")
-    dirty = home.code.snapshot(root)
+    dirty = workspace.code.snapshot(root)
     assert dirty.git is not None and dirty.git.dirty is True and dirty.git.commit == clean.git.commit
-    assert home.code.get(dirty.id).git == dirty.git
+    assert workspace.code.get(dirty.id).git == dirty.git
 
 
-def test_exports_are_equal_byte_for_byte(home: Workspace, root: Path, tmp_path: Path) -> None:
+def test_exports_are_equal_byte_for_byte(workspace: Workspace, root: Path, tmp_path: Path) -> None:
     odd_tree(root)
-    first = home.code.export(home.code.snapshot(root).id)
-    assert first == home.home.code / f"{home.code.list()[0].id}.tar.gz"
+    first = workspace.code.export(workspace.code.snapshot(root).id)
+    assert first == workspace.home.code / f"{workspace.code.list()[0].id}.tar.gz"
     digest = hashlib.sha256(first.read_bytes()).digest()
     copy = tmp_path / "copy"
     shutil.copytree(root, copy, symlinks=True)
@@ -266,12 +242,12 @@ def test_exports_are_equal_byte_for_byte(home: Workspace, root: Path, tmp_path: 
         second = other.code.export(other.code.snapshot(copy).id[:8])
     assert second.name == first.name
     assert hashlib.sha256(second.read_bytes()).digest() == digest
-    assert [file.name for file in home.home.code.iterdir()] == [first.name]
+    assert [file.name for file in workspace.home.code.iterdir()] == [first.name]
 
 
-def test_an_export_unpacks_to_the_tree(home: Workspace, root: Path, tmp_path: Path) -> None:
+def test_an_export_unpacks_to_the_tree(workspace: Workspace, root: Path, tmp_path: Path) -> None:
     odd_tree(root)
-    archive = home.code.export(home.code.snapshot(root).id)
+    archive = workspace.code.export(workspace.code.snapshot(root).id)
     out = tmp_path / "out"
     out.mkdir()
     subprocess.run(["tar", "-xpzf", archive, "-C", out], check=True)
@@ -283,25 +259,25 @@ def test_an_export_unpacks_to_the_tree(home: Workspace, root: Path, tmp_path: Pa
     assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {(0, 0, 0, "", "")}
 
 
-def test_list_get_and_prefixes(home: Workspace, root: Path) -> None:
+def test_list_get_and_prefixes(workspace: Workspace, root: Path) -> None:
     made = []
     for n in range(40):
         (root / "n").write_text(str(n))
-        made.append(home.code.snapshot(root).id)
-    assert [v.id for v in home.code.list()] == made[::-1]
-    assert home.code.get(made[3]).id == made[3]
-    assert home.code.get(made[3][:12].upper()).id == made[3]
+        made.append(workspace.code.snapshot(root).id)
+    assert [v.id for v in workspace.code.list()] == made[::-1]
+    assert workspace.code.get(made[3]).id == made[3]
+    assert workspace.code.get(made[3][:12].upper()).id == made[3]
     shared = next(a[0] for i, a in enumerate(made) for b in made[i + 1 :] if a[0] == b[0])
     with pytest.raises(UsageError, match="give more digits"):
-        home.code.get(shared)
+        workspace.code.get(shared)
     for missing in ("zz", "", "0" * 16):
         with pytest.raises(NotFound, match="gpu-train code"):
-            home.code.get(missing)
+            workspace.code.get(missing)
 
 
-def test_diff_names_paths(home: Workspace, root: Path) -> None:
+def test_diff_names_paths(workspace: Workspace, root: Path) -> None:
     odd_tree(root)
-    old = home.code.snapshot(root).id
+    old = workspace.code.snapshot(root).id
     (root / "zero").unlink()
     (root / "run.sh").chmod(0o700)
     (root / "pkg" / "deep").chmod(0o755)
@@ -311,25 +287,25 @@ def test_diff_names_paths(home: Workspace, root: Path) -> None:
     (root / "empty").rmdir()
     (root / "link").unlink()
     (root / "link").write_text("a file now")
-    new = home.code.snapshot(root).id
-    found = home.code.diff(old, new)
+    new = workspace.code.snapshot(root).id
+    found = workspace.code.diff(old, new)
     assert found.added == ("pkg/new/a.py", "pkg/new/void/")
     assert found.removed == ("empty/", "zero")
     assert found.changed == ("link", "pkg/deep/", "run.sh")
-    back = home.code.diff(new, old)
+    back = workspace.code.diff(new, old)
     assert (back.added, back.removed, back.changed) == (found.removed, found.added, found.changed)
-    assert not home.code.diff(new, new)
+    assert not workspace.code.diff(new, new)
 
 
-def test_a_version_in_the_trash_comes_back_with_its_tree(home: Workspace, root: Path) -> None:
-    first = later(home).snapshot(root)
-    home.store.trash(first.record)
-    assert home.code.list() == []
+def test_a_version_in_the_trash_comes_back_with_its_tree(workspace: Workspace, root: Path) -> None:
+    first = later(workspace).snapshot(root)
+    workspace.store.trash(first.record)
+    assert workspace.code.list() == []
     with pytest.raises(NotFound):
-        home.code.get(first.id)
-    again = later(home).snapshot(root)
+        workspace.code.get(first.id)
+    again = later(workspace).snapshot(root)
     assert (again.id, again.record) == (first.id, first.record)
-    assert [v.id for v in home.code.list()] == [first.id]
+    assert [v.id for v in workspace.code.list()] == [first.id]
 
 
 def test_snapshots_at_the_same_time_make_one_version(tmp_path: Path, root: Path) -> None:
@@ -354,23 +330,23 @@ def test_snapshots_at_the_same_time_make_one_version(tmp_path: Path, root: Path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_that_cannot_be_read_is_named(home: Workspace, root: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(workspace: Workspace, root: Path) -> None:
     (root / "hidden").write_text("x")
     (root / "hidden").chmod(0)
     with pytest.raises(GpuTrainError, match=r"project/hidden: .*\.gpu-trainignore"):
-        home.code.snapshot(root)
+        workspace.code.snapshot(root)
 
 
-def test_what_is_no_folder(home: Workspace, root: Path) -> None:
+def test_what_is_no_folder(workspace: Workspace, root: Path) -> None:
     with pytest.raises(NotFound, match="not there"):
-        home.code.snapshot(root / "missing")
+        workspace.code.snapshot(root / "missing")
     with pytest.raises(UsageError, match="no folder"):
-        home.code.snapshot(root / "train.py")
+        workspace.code.snapshot(root / "train.py")
 
 
-def test_a_tree_with_nothing_in_it(home: Workspace, tmp_path: Path) -> None:
+def test_a_tree_with_nothing_in_it(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "void").mkdir()
-    version = home.code.snapshot(tmp_path / "void")
+    version = workspace.code.snapshot(tmp_path / "void")
     assert (version.files, version.size_bytes, version.new) == (0, 0, True)
-    home.code.restore(version.id, tmp_path / "back")
+    workspace.code.restore(version.id, tmp_path / "back")
     assert list((tmp_path / "back").iterdir()) == []

@@ -31,7 +31,7 @@ class LeftOutPath:
         path: relative to the root; a folder ends with a slash.
         files: how many files that is.
         size_bytes: their bytes.
-        exact: False when the folder was too large to count, or the count is of an earlier walk.
+        exact: False when the folder was too large to count in full: there are at least as many.
     """
 
     path: str
@@ -42,7 +42,11 @@ class LeftOutPath:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Everything that was left out, as sums and the ten largest; each folder counts as one path."""
+    """Everything that was left out, as sums and the ten largest; each folder counts as one path.
+
+    A folder is counted when it is first met and whenever names directly in it come or go; what happens deeper
+    down meanwhile is not noticed.
+    """
 
     files: int = 0
     size_bytes: int = 0
@@ -188,7 +192,7 @@ class _Walk:
         note = self._cache.get(key, signature_of(found))
         if note is not None:
             files, size = msgpack.unpackb(note)
-            self._left_out.append(LeftOutPath(os.fsdecode(key), files, size, exact=False))
+            self._left_out.append(LeftOutPath(os.fsdecode(key), files, size))
             return
         files, size, exact = self._count(os.path.join(self._root, path))
         if exact:

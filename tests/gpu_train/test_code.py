@@ -329,10 +329,11 @@ def test_snapshots_at_the_same_time_make_one_version(tmp_path: Path, root: Path)
         workspace.close()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_file_that_cannot_be_read_is_named(workspace: Workspace, root: Path) -> None:
     (root / "hidden").write_text("x")
     (root / "hidden").chmod(0)
+    if os.access(root / "hidden", os.R_OK):
+        pytest.skip("this user may read everything")
     with pytest.raises(GpuTrainError, match=r"project/hidden: .*\.gpu-trainignore"):
         workspace.code.snapshot(root)
 

@@ -172,20 +172,24 @@ def test_what_was_left_out_is_counted_and_the_largest_named(root: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_count_is_used_again_and_says_so(root: Path) -> None:
-    put(root, "data/a", "data/b", "train.py")
+def test_a_count_is_used_again_until_the_folder_changes(root: Path) -> None:
+    put(root, "data/sub/a", "data/b", "train.py")
     put(root, ".gpu-trainignore", text="data/\n")
     excludes = Excludes.for_root(root)
     later = (root / "data").stat().st_ctime_ns + 10**10
-    first = StatCache.open(root.parent / "cache", "code", root, clock=lambda: later)
-    assert list_folder(root, excludes, first).left_out.exact
-    first.save()
-    second = StatCache.open(root.parent / "cache", "code", root, clock=lambda: later)
-    again = list_folder(root, excludes, second).left_out
-    assert (again.files, again.exact, again.largest[0].exact) == (2, False, False)
-    put(root, "data/c")  # the folder changes: counted anew
-    third = list_folder(root, excludes, second).left_out
-    assert (third.files, third.exact) == (3, True)
+
+    def count() -> int:
+        cache = StatCache.open(root.parent / "cache", "code", root, clock=lambda: later)
+        found = list_folder(root, excludes, cache).left_out
+        cache.save()
+        assert found.exact
+        return found.files
+
+    assert count() == 2
+    put(root, "data/sub/deep")
+    assert count() == 2
+    put(root, "data/c")
+    assert count() == 4
 
 
 def test_counting_is_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

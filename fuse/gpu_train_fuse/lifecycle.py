@@ -125,7 +125,8 @@ def _start(command: list[str], path: Path, log: Path) -> None:
     with suppress(GpuTrainError):
         if any(at == path for at, _ in table.paths()):
             unmount(path, lazy=True)
-    reason = answer.get("message") or _last_words(log, begins) or "its process ended without a word"
+    reasons = [answer.get("message", ""), _last_words(log, begins, only_libfuse="message" in answer)]
+    reason = "; ".join(filter(None, reasons)) or "its process ended without a word"
     raise MountUnavailable(f"mounting {path} failed: {reason} (log: {log})")
 
 
@@ -142,9 +143,10 @@ def _await(fd: int) -> dict[str, str]:
     return dict(json.loads(line)) if line else {}
 
 
-def _last_words(log: Path, begins: int) -> str:
+def _last_words(log: Path, begins: int, *, only_libfuse: bool) -> str:
+    """The last line of the log; libfuse and its fusermount3 have no other way to say what went wrong."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(begins)
         lines = file.read(LOG_LIMIT_BYTES).decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
+        return next((line for line in reversed(lines) if line.startswith("fuse") or not only_libfuse), "")
     return ""

@@ -110,23 +110,28 @@ def test_a_name_with_spaces_and_odd_bytes(job, mount, tmp_path, lab):
 
 
 def test_when_the_process_fails_the_reason_is_told_and_nothing_is_left(lab, job, mount, monkeypatch):
-    class Failing(type(lab.workspace.home)):  # a home that the process will not find
-        pass
-
-    broken = Failing(lab.workspace.home.root)
-    monkeypatch.setattr(lab.workspace, "home", broken)
-    monkeypatch.setenv("FUSE_LIBRARY_PATH", "/nowhere/libfuse3.so")
+    monkeypatch.setenv("FUSE_LIBRARY_PATH", "/nowhere/libfuse3.so")  # which the process takes over
     with pytest.raises(MountUnavailable, match=r"mounting .* failed: .*libfuse3\.so.* \(log: .*\.log\)"):
         mount("run")
-    assert gpu_train_fuse.find.__module__
-    assert not os.path.ismount(lab.workspace.home.mounts / job.id)
+    assert lab.workspace.home.mounts / job.id not in dict(table.paths())
 
 
-def test_libfuses_own_words_are_told_when_it_cannot_mount(lab, job, tmp_path):
-    command = [sys.executable, "-c", "import sys; sys.stderr.write('fusermount3: no way\\n')"]
-    log = tmp_path / "x.log"
-    with pytest.raises(MountUnavailable, match="fusermount3: no way"):
-        lifecycle._start(command, tmp_path / "m", log)
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("sys.stderr.write('fusermount3: no way\\n')", "failed: fusermount3: no way "),
+        ("pass", "failed: its process ended without a word "),
+        (
+            "sys.stderr.write('fuse: bad option\\nTraceback\\n'); "
+            'os.write(int(sys.argv[2]), b\'{"state": "failed", "message": "code 4"}\\n\')',
+            "failed: code 4; fuse: bad option ",
+        ),
+    ],
+)
+def test_what_the_process_and_libfuse_said_last_is_told(tmp_path, program, told):
+    command = [sys.executable, "-c", f"import os, sys; {program}"]
+    with pytest.raises(MountUnavailable, match=told):
+        lifecycle._start(command, tmp_path / "m", tmp_path / "x.log")
 
 
 # ---- going ---------------------------------------------------------------------------------------

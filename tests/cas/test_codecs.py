@@ -174,7 +174,7 @@ def test_a_lying_codec_is_refused_and_the_block_stored_raw(length: int, caplog: 
     first, last = bytearray(block), bytearray(block)
     first[0] ^= 1
     last[-1] ^= 0x80
-    for lie in (bytes(first), bytes(last), block[:-1], block + b"\0", b"", Damaged("no")):
+    for lie in (bytes(first), bytes(last), block[:-1], block + b"\0", b"", Damaged("no"), IndexError("bug")):
         caplog.clear()
         with caplog.at_level(logging.ERROR):
             assert encode(block, "F32", entrants=[Liar(lie)]) == Encoded(Codec.RAW, block)

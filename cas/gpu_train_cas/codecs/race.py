@@ -49,7 +49,10 @@ def encode(block: bytes | memoryview, dtype: str = "", *, entrants: Sequence[Ent
 def _decodes_to(entrant: Entrant, payload: bytes, block: bytes | memoryview) -> bool:
     try:
         decoded = entrant.decode(payload, len(block))
-    except Damaged:
+    except MemoryError:
+        raise
+    except Exception:  # whatever a faulty codec does, the block can still be stored another way
+        _log.debug("codec %s failed on its own payload", entrant.codec.name, exc_info=True)
         return False
     if len(decoded) != len(block):
         return False

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from gpu_train.data_version import DataVersion, DataVersions
     from gpu_train.difference import Difference
     from gpu_train.errors import DataChanged
+    from gpu_train.file import CheckpointFile, latest_checkpoint
+    from gpu_train.file import open_file as open
     from gpu_train.home import Home
+    from gpu_train.importer import import_checkpoints
+    from gpu_train.launch import run
+    from gpu_train.lifecycle import kill, kill_all, reconcile, stop
     from gpu_train.ref import Ref
     from gpu_train.step import natural_key, step_of
     from gpu_train.tables import Checkpoint, Event, Job, Metric
@@ -37,7 +42,11 @@ _HOMES = {
     "gpu_train.data_version": ("DataVersion", "DataVersions"),
     "gpu_train.difference": ("Difference",),
     "gpu_train.errors": ("DataChanged",),
+    "gpu_train.file": ("CheckpointFile", "latest_checkpoint", "open_file"),
     "gpu_train.home": ("Home",),
+    "gpu_train.importer": ("import_checkpoints",),
+    "gpu_train.launch": ("run",),
+    "gpu_train.lifecycle": ("kill", "kill_all", "reconcile", "stop"),
     "gpu_train.ref": ("Ref",),
     "gpu_train.step": ("natural_key", "step_of"),
     "gpu_train.tables": ("Checkpoint", "Event", "Job", "Metric"),
@@ -47,9 +56,12 @@ _MODULES = ("data",)
 """Modules that are used by their own name, as in `gpu_train.data.register`."""
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_OTHER_NAMES = {"open": "open_file"}
+"""Names that a module would hide a builtin with, and what they are called there."""
 
 __all__ = [
     "Checkpoint",
+    "CheckpointFile",
     "CodeVersion",
     "CodeVersions",
     "Config",
@@ -69,20 +81,29 @@ __all__ = [
     "configure",
     "data",
     "event",
+    "import_checkpoints",
+    "kill",
+    "kill_all",
+    "latest_checkpoint",
     "load_dir",
     "log",
     "natural_key",
+    "open",
+    "reconcile",
+    "run",
     "step_of",
+    "stop",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"gpu_train.{name}")
-    module = _HOME_OF.get(name)
+    own_name = _OTHER_NAMES.get(name, name)
+    module = _HOME_OF.get(own_name)
     if module is None:
         raise AttributeError(f"module 'gpu_train' has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
+    value = getattr(importlib.import_module(module), own_name)
     globals()[name] = value
     return value
 

@@ -40,11 +40,12 @@ class Checkpoint:
             other states what was missing.
         created_ns: the newest modification among its files. committed_ns: when it was stored.
         size_bytes, files: of what it holds; stored_bytes: what it added to the store.
-        metrics, tags: numbers and words that belong to it.
+        metrics, tags: numbers and words that belong to it; own_metrics names those that were given explicitly.
         record: the record in the store; None when it is gone.
         source: the path it was taken from.
         lifetime_s: for one that is gone, how long it was seen.
         fingerprint: of the source files' inodes, sizes and times, to know them again without reading.
+        identity: of its content, blind to times.
     """
 
     job_id: str
@@ -64,6 +65,8 @@ class Checkpoint:
     source: str = ""
     lifetime_s: float | None = None
     fingerprint: str = ""
+    identity: Digest | None = None
+    own_metrics: tuple[str, ...] = ()
 
     @property
     def base_name(self) -> str:
@@ -79,7 +82,8 @@ class Checkpoint:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Checkpoint:
         """Read a row back."""
-        return from_row(cls, row)
+        checkpoint = from_row(cls, row)
+        return replace(checkpoint, own_metrics=tuple(checkpoint.own_metrics))
 
 
 CheckpointList = list[Checkpoint]  # a name of its own: within the class `list` is a method

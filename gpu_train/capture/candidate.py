@@ -1,0 +1,237 @@
+"""A checkpoint that is being watched: what was seen of it, what is pinned, and since when it rests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from gpu_train.capture.finder import FILE, LOOSE, Found, Member, look_inside
+from gpu_train.capture.pin import like, link_file
+from gpu_train.capture.rules import UNFINISHED_BESIDE
+from gpu_train_cas.errors import SourceChanged
+
+ABOUT = "about.json"
+FILES = "files"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What `gpu_train.commit` said. `pin` holds links that it made itself, when it could."""
+
+    path: str
+    pin: str | None = None
+    step: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+class Candidate:
+    """One content under one name, from the moment it is first seen until it is stored.
+
+    Every member is linked into the candidate's pin when it is first seen, still open or not. The pin
+    holds `about.json` and `files/`, laid out like the checkpoint.
+
+    Attributes:
+        found: as it lay in the folder last.
+        members: everything seen and still counted in, also what the trainer has deleted since.
+        vanished: those of them that have been deleted while the checkpoint itself is still there.
+        pinned: those whose bytes are held by a link.
+        missed: files that were deleted before they could be linked, with their sizes.
+        first_seen_ns: wall clock. first_seen, changed, absent_since: monotonic seconds.
+    """
+
+    def __init__(self, found: Found, pin: Path, now: float, now_ns: int) -> None:
+        self.found = found
+        self.pin = pin
+        self.members: dict[str, Member] = {}
+        self.vanished: set[str] = set()
+        self.pinned: set[str] = set()
+        self.missed: dict[str, int] = {}
+        self.first_seen_ns = now_ns
+        self.first_seen = self.changed = self.last_seen = now
+        self.absent_since: float | None = None
+        self.commit: Commit | None = None
+
+    @property
+    def name(self) -> str:
+        """Its path below the checkpoint folder."""
+        return self.found.name
+
+    @property
+    def key(self) -> tuple[bool, str]:
+        """What tells it from all others that lie in the folder at the same time."""
+        return key_of(self.found)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether something in it or beside it says that it is being written."""
+        name = os.path.basename(self.found.path)
+        stem = os.path.splitext(name)[0]
+        beside = {pattern.format(name=name, stem=stem) for pattern in UNFINISHED_BESIDE}
+        return self.found.busy or not beside.isdisjoint(self.found.beside)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether links hold the bytes of all that it consists of."""
+        return self.pinned >= self.members.keys()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the files seen, pinned or missed."""
+        return sum(m.size_bytes for m in self.members.values() if m.is_file) + sum(self.missed.values())
+
+    def replaces(self, found: Found) -> bool:
+        """Whether what lies under the name now is another file or folder, not this one changed."""
+        return self.found.shape != LOOSE and found.inode != self.found.inode
+
+    def update(self, found: Found, now: float) -> None:
+        """Take note of what is there now, and pin what is new."""
+        seen = found.members or {}
+        self.found = found
+        self.last_seen = now
+        self.absent_since = None
+        fresh = [rel for rel, member in seen.items() if self.members.get(rel) != member]
+        vanished = self.members.keys() - seen.keys()
+        if fresh and (self.vanished or vanished):
+            # Written to after something was deleted: what was deleted belonged to an earlier content.
+            for rel in vanished | self.vanished:
+                self._drop(rel)
+            vanished = set()
+        if fresh or not vanished <= self.vanished:
+            self.changed = now
+        for rel in vanished - self.pinned:
+            self.missed[rel] = self.members.pop(rel).size_bytes
+        self.vanished = set(vanished) & self.pinned
+        if fresh and not self.pin.exists():
+            self._describe()
+        for rel in fresh:
+            self._pin(rel, seen[rel])
+
+    def adopt(self, files: Path, pin: Path) -> None:
+        """Make links that are there already this candidate's pin; `files` holds them, `pin` is all of it."""
+        self._describe()
+        (self.pin / FILES).rmdir()
+        os.rename(files, self.pin / FILES)
+        shutil.rmtree(pin, ignore_errors=True)
+        self.pinned = set(self.members)
+
+    def rename(self, found: Found) -> None:
+        """The trainer has renamed it."""
+        self.found = found
+        if self.pin.exists():
+            self._describe()
+
+    def forget_vanished(self) -> None:
+        """Count out what was deleted while the checkpoint stayed."""
+        for rel in list(self.vanished):
+            self._drop(rel)
+        self.vanished.clear()
+
+    def path_of(self, rel: str) -> str:
+        """Where a member's bytes can be read."""
+        if rel in self.pinned:
+            return str(self.pin / FILES / rel)
+        return f"{self.found.base}/{rel}"
+
+    def base(self) -> Path:
+        """The folder to read all members from: the pin, or the trainer's own where links do not work."""
+        if not self.is_held:
+            return Path(self.found.base)
+        if self.found.shape != FILE:
+            self._dress()
+        return self.pin / FILES
+
+    def check(self, base: Path) -> None:
+        """Make sure that what lies below `base` still is what was judged.
+
+        Raises:
+            SourceChanged: naming the first file that is not.
+        """
+        for rel, member in self.members.items():
+            try:
+                now = Member.of(os.stat(base / rel, follow_symlinks=False))
+            except OSError:
+                raise SourceChanged(f"{self.name}: {rel} vanished while it was being stored") from None
+            if member.is_file and now != member:
+                raise SourceChanged(f"{self.name}: {rel} changed while it was being stored")
+
+    def discard(self) -> None:
+        """Free the pin."""
+        shutil.rmtree(self.pin, ignore_errors=True)
+
+    def _drop(self, rel: str) -> None:
+        member = self.members.pop(rel, None)
+        self.pinned.discard(rel)
+        if member is not None and not member.is_folder:
+            (self.pin / FILES / rel).unlink(missing_ok=True)
+
+    def _describe(self) -> None:
+        """Note beside the links what they are, for an agent that comes after this one."""
+        self.pin.mkdir(parents=True, exist_ok=True)
+        about = {
+            "name": self.name, "path": self.found.path, "shape": self.found.shape,
+            "inode": self.found.inode, "first_seen_ns": self.first_seen_ns,
+            "commit": asdict(self.commit) if self.commit else None,
+        }  # fmt: skip
+        (self.pin / ABOUT).write_text(json.dumps(about))
+        (self.pin / FILES).mkdir(exist_ok=True)
+
+    def _pin(self, rel: str, member: Member) -> None:
+        source, target = f"{self.found.base}/{rel}", self.pin / FILES / rel
+        self._drop(rel)
+        try:
+            if member.is_folder:
+                target.mkdir(parents=True, exist_ok=True)
+                held = True
+            elif stat.S_ISLNK(member.mode):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(os.readlink(source))
+                held = True
+            else:
+                held = link_file(source, target)
+                if held:
+                    # What is pinned counts: the name may have come to stand for another file since it was listed.
+                    member = Member.of(os.stat(target, follow_symlinks=False))
+        except OSError:
+            held = False
+        if not held and not os.path.lexists(source):
+            self.missed[rel] = member.size_bytes
+            return
+        self.members[rel] = member
+        self.missed.pop(rel, None)
+        if held:
+            self.pinned.add(rel)
+
+    def _dress(self) -> None:
+        """Give the pin's folders the modes and times of the checkpoint's, innermost first."""
+        folders = [rel for rel, m in self.members.items() if m.is_folder]
+        for rel in [*sorted(folders, reverse=True), ""]:
+            try:
+                like(os.stat(f"{self.found.base}/{rel}"), self.pin / FILES / rel)
+            except OSError:  # the trainer has deleted it, and with it these two facts
+                continue
+
+
+def key_of(found: Found) -> tuple[bool, str]:
+    """What tells a checkpoint from all others that lie in the folder at the same time."""
+    return (found.shape == LOOSE, found.path)
+
+
+def recover(pin: Path, now: float) -> Candidate | None:
+    """The candidate that an earlier agent left in a pin; None when there is nothing in it."""
+    try:
+        about = json.loads((pin / ABOUT).read_text())
+        members, _ = look_inside(str(pin / FILES))
+        found = Found(about["name"], about["path"], about["shape"], {}, tuple(about["inode"]))
+        candidate = Candidate(found, pin, now, int(about["first_seen_ns"]))
+        candidate.commit = Commit(**about["commit"]) if about["commit"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    candidate.members = members
+    candidate.pinned = set(members)
+    return candidate if any(m.is_file for m in members.values()) else None

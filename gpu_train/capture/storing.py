@@ -1,0 +1,225 @@
+"""Putting one checkpoint into the store: bytes, record, ledger row and job row in one transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpu_train.capture.finder import FILE, Member
+from gpu_train.step import split_version, step_of, with_version
+from gpu_train.tables.checkpoint import INCOMPLETE, VERIFIED, Checkpoint
+from gpu_train.tables.metric import Metric, at_step
+from gpu_train.workspace import Workspace
+from gpu_train_cas import Added, Record, Transaction
+
+TRAINER_STATE = "trainer_state.json"
+TRAINER_STATE_LIMIT_BYTES = 256 << 20
+_NO_METRICS = ("step", "epoch")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A checkpoint that is ready to be stored.
+
+    Attributes:
+        job_id, name: whose it is and its path below the checkpoint folder, without a version.
+        base: the folder that the members are read from: a pin, or the checkpoint's own.
+        shape: "file" when it is a file that stands for itself, else a folder.
+        members: what of it is to be stored, as it was judged.
+        proof: why it is whole, or what was missing.
+        state: verified or incomplete.
+        source: where the trainer had it.
+        step, metrics, tags: what was said of it explicitly; they win over what is read from it.
+    """
+
+    job_id: str
+    name: str
+    base: Path
+    shape: str
+    members: Mapping[str, Member]
+    proof: str
+    state: str = VERIFIED
+    source: str = ""
+    step: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells whether the same files were stored before, without reading them."""
+        return fingerprint_of(self.members)
+
+    @property
+    def created_ns(self) -> int:
+        """The newest modification among its files."""
+        return max((m.mtime_ns for m in self.members.values() if m.is_file), default=time.time_ns())
+
+
+def fingerprint_of(members: Mapping[str, Member]) -> str:
+    """A digest of files' names, inodes, sizes and times: equal when nothing was touched."""
+    digest = hashlib.blake2b(digest_size=16)
+    for rel, member in sorted(members.items()):
+        if not member.is_folder:
+            line = (os.fsencode(rel), member.dev, member.ino, member.size_bytes, member.mtime_ns)
+            digest.update(repr(line).encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What came of it: the ledger row, whether it is new, and how many of its bytes were."""
+
+    checkpoint: Checkpoint
+    is_new: bool
+    new_bytes: int
+
+
+class History:
+    """The metrics of one job that are known already, so that none is read twice out of trainer states."""
+
+    def __init__(self, workspace: Workspace, job_id: str) -> None:
+        self._workspace = workspace
+        self._job_id = job_id
+        self._seen: set[tuple[int | None, str]] = set()
+        self._after = 0
+
+    def new_of(self, entries: Iterable[tuple[int | None, dict[str, float]]], time_ns: int) -> list[Metric]:
+        """The reports among (step, values) whose step and name are not in the table yet."""
+        with self._workspace.store.registry.read() as txn:
+            for metric in self._workspace.metrics.scan(txn, self._job_id, after=self._after):
+                self._seen.update((metric.step, name) for name in metric.values)
+                self._after = metric.seq
+        fresh = []
+        for step, values in entries:
+            new = {k: v for k, v in values.items() if (step, k) not in self._seen}
+            if new:
+                fresh.append(Metric(time_ns, step, new, "trainer_state"))
+        return fresh
+
+
+def store_checkpoint(
+    workspace: Workspace, finished: Finished, history: History, check: Callable[[], None] = lambda: None
+) -> Stored:
+    """Store a checkpoint and commit its record, row, metrics and the job's row together.
+
+    The same content under the same name as the newest version is no new checkpoint; what was said of
+    it explicitly is noted on the row that is there. `check` is called when all has been read and may
+    raise SourceChanged, by which nothing is committed.
+
+    Raises:
+        SourceChanged: when a file changed while it was read; try again later.
+        StorageFull: when the disk is full.
+    """
+    with workspace.store.writer("checkpoint") as writer:
+        if finished.shape == FILE:
+            name = next(iter(finished.members))
+            added = writer.add_file(finished.base / name, name=os.fsencode(os.path.basename(name)))
+        else:
+            added = writer.add_tree(finished.base, exclude=_all_but(finished.members))
+        check()
+        state = trainer_state(finished)
+        step = _first(finished.step, step_of(finished.name), state.step)
+        fresh = history.new_of(state.entries, finished.created_ns)
+        with writer.commit() as txn:
+            workspace.metrics.add_in(txn.txn, finished.job_id, fresh)
+            known = workspace.metrics.scan(txn.txn, finished.job_id)
+            row = Checkpoint(
+                finished.job_id, finished.name, step=step, state=finished.state, proof=finished.proof,
+                created_ns=finished.created_ns, committed_ns=time.time_ns(), size_bytes=added.size_bytes,
+                stored_bytes=added.stored_bytes, files=added.files,
+                metrics={**at_step(known, step), **finished.metrics}, own_metrics=tuple(finished.metrics),
+                tags=dict(finished.tags), source=finished.source, fingerprint=finished.fingerprint,
+            )  # fmt: skip
+            return _commit(workspace, txn, row, added)
+
+
+def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Added) -> Stored:
+    """Enter the row, or improve the one that has the same content."""
+    versions = workspace.checkpoints.versions_in(txn.txn, row.job_id, row.name)
+    twin = next((v for v in reversed(versions) if v.identity), None)
+    if twin is not None and twin.identity == added.root.identity:
+        merged = _merged(twin, row)
+        if merged != twin:
+            workspace.checkpoints.put_in(txn, merged)
+        return Stored(merged, False, 0)
+    numbers = [split_version(v.name)[1] or 1 for v in versions]
+    name = with_version(row.name, max(numbers, default=0) + 1)
+    meta: dict[str, Any] = {
+        "step": row.step, "state": row.state, "proof": row.proof, "metrics": dict(row.metrics), "tags": dict(row.tags),
+        "committed_ns": row.committed_ns, "source": row.source,
+    }  # fmt: skip
+    record = txn.put_record(Record("checkpoint", row.job_id, name, row.created_ns, added.root, meta))
+    row = replace(row, name=name, record=record, identity=added.root.identity)
+    row = workspace.checkpoints.add_in(txn, row)
+    workspace.jobs.update_in(txn, row.job_id)
+    return Stored(row, True, added.new_bytes)
+
+
+def _merged(old: Checkpoint, new: Checkpoint) -> Checkpoint:
+    """The row that is there, with what the later word adds: a proof, a step, metrics, tags."""
+    better = new.state == VERIFIED and (old.state != VERIFIED or new.own_metrics or new.proof == "explicit")
+    return replace(
+        old,
+        state=VERIFIED if new.state == VERIFIED else old.state,
+        proof=new.proof if better else old.proof,
+        step=_first(old.step, new.step) if not better else _first(new.step, old.step),
+        metrics={**new.metrics, **old.metrics, **{k: new.metrics[k] for k in new.own_metrics}},
+        own_metrics=tuple(dict.fromkeys((*old.own_metrics, *new.own_metrics))),
+        tags={**old.tags, **new.tags},
+        fingerprint=new.fingerprint,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """What a Hugging Face trainer_state.json tells."""
+
+    step: int | None = None
+    entries: tuple[tuple[int | None, dict[str, float]], ...] = ()
+
+
+def trainer_state(finished: Finished) -> TrainerState:
+    """The trainer's state within a checkpoint; empty when there is none or it cannot be read."""
+    member = finished.members.get(TRAINER_STATE)
+    if finished.shape == FILE or member is None or member.size_bytes > TRAINER_STATE_LIMIT_BYTES:
+        return TrainerState()
+    try:
+        data = json.loads((finished.base / TRAINER_STATE).read_bytes())
+        step = data.get("global_step")
+        history = data.get("log_history") or []
+        entries = tuple(_entry(e) for e in history if isinstance(e, dict))
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        return TrainerState()
+    return TrainerState(step if isinstance(step, int) else None, entries)
+
+
+def _entry(entry: Mapping[str, Any]) -> tuple[int | None, dict[str, float]]:
+    step = entry.get("step")
+    values = {
+        k: v
+        for k, v in entry.items()
+        if k not in _NO_METRICS and isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < math.inf
+    }
+    return step if isinstance(step, int) else None, values
+
+
+def _all_but(members: Mapping[str, Member]) -> Callable[[bytes, bool], bool]:
+    """Leaves out what is no member: files that appeared after the judgement, temporary ones, other checkpoints."""
+    wanted = {os.fsencode(rel) for rel in members}
+    return lambda path, is_folder: path not in wanted
+
+
+def _first(*values: int | None) -> int | None:
+    return next((v for v in values if v is not None), None)
+
+
+def incomplete(finished: Finished, missing: str) -> Finished:
+    """The same checkpoint as one that was never finished."""
+    return replace(finished, state=INCOMPLETE, proof=missing)

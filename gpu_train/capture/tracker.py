@@ -1,0 +1,304 @@
+"""Watching the checkpoint folder: from one look to the next, what is new, what rests, what is gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_train.capture.candidate import Candidate, Commit, key_of, recover
+from gpu_train.capture.finder import FILE, FOLDER, LOOSE, Found, Member, find, find_one
+from gpu_train.capture.judge import EXPLICIT, Judge, Moment, Verdict
+from gpu_train.capture.openfiles import any_open_for_writing
+
+ABSENT_S = 0.25
+"""How long a checkpoint must be missing before it counts as deleted: one look may fall into a rename."""
+
+FORGET_S = 30.0
+Key = tuple[bool, str]
+
+
+@dataclass(slots=True)
+class Decision:
+    """A candidate whose fate is known: to be stored as whole or as incomplete, or gone."""
+
+    candidate: Candidate
+    verdict: Verdict
+    gone: bool = False
+
+
+@dataclass(slots=True)
+class _Done:
+    """What was last handed over under a name."""
+
+    members: dict[str, Member]
+    inode: tuple[int, int]
+    mtime_ns: int
+    seen: float
+
+
+class Tracker:
+    """All candidates of one job. Used by one thread; `look` sees and pins, `decide` judges."""
+
+    def __init__(
+        self, root: Path, pins: Path, *, settle_s: float, processes: Callable[[], set[int]] = set,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.root = root
+        self.pins = pins
+        self.settle_s = settle_s
+        self._processes = processes
+        self._clock = clock
+        self._judge = Judge()
+        self._open: dict[Key, Candidate] = {}
+        self._left: list[Candidate] = []
+        self._done: dict[Key, _Done] = {}
+        self._done_files: dict[Member, str] = {}
+        self._turn = 0
+        self._next = 1 + max((int(p.name) for p in _folders(pins) if p.name.isdecimal()), default=0)
+
+    def recover(self) -> list[Decision]:
+        """Take over what an earlier agent had pinned: what was committed, and what has been deleted since."""
+        now = self._clock()
+        made = []
+        for pin in _folders(self.pins):
+            candidate = recover(pin, now)
+            if candidate is not None and candidate.commit is not None:
+                self._hand_over(candidate)
+                made.append(Decision(candidate, Verdict(EXPLICIT)))
+                continue
+            if candidate is None or os.path.lexists(candidate.found.path):
+                if pin.name.isdecimal():  # what `commit` pinned is named otherwise and is taken with its line
+                    shutil.rmtree(pin, ignore_errors=True)
+                continue
+            candidate.absent_since = now - ABSENT_S
+            self._left.append(candidate)
+        return made
+
+    @property
+    def watched(self) -> list[Candidate]:
+        """Everything that is not decided yet."""
+        return [*self._open.values(), *self._left]
+
+    def look(self) -> None:
+        """See what is there, and pin what is new."""
+        now = self._clock()
+        present: set[Key] = set()
+        for found in find(self.root, self._known()):
+            key = key_of(found)
+            present.add(key)
+            if found.members is not None and not self._is_done(key, found, now):
+                self._see(key, found, now)
+        for key in self._open.keys() - present:
+            candidate = self._open[key]
+            candidate.absent_since = candidate.absent_since or now
+            if now - candidate.absent_since >= ABSENT_S:
+                self._leave(key)
+        self._forget(present, now)
+
+    def take_commit(self, commit: Commit) -> Decision | None:
+        """The decision that an explicit commit is; None when nothing is left of what it names."""
+        source = commit.pin and find_one(f"{commit.pin}/{os.path.basename(commit.path)}")
+        live = find_one(commit.path)
+        found = source or live
+        if not found or not found.members:
+            return None
+        now = self._clock()
+        name = os.path.relpath(commit.path, self.root)
+        known = Found(
+            os.path.basename(commit.path) if name.startswith("..") else name, commit.path, found.shape,
+            found.members, live.inode if live else found.inode,
+        )  # fmt: skip
+        key = key_of(known)
+        earlier = self._open.pop(key, None)
+        if earlier is not None and not earlier.replaces(known):
+            earlier.discard()
+        elif earlier is not None:
+            self._left.append(earlier)
+        candidate = Candidate(known, self._pin_path(), now, time.time_ns())
+        candidate.commit = commit
+        if source and commit.pin:
+            candidate.members = dict(found.members)
+            candidate.adopt(Path(source.base), Path(commit.pin))
+        else:
+            candidate.update(known, now)
+        self._hand_over(candidate)
+        return Decision(candidate, Verdict(EXPLICIT))
+
+    def decide(self, *, ended: bool = False, clean_end: bool = False, lived_ns: int = 0) -> list[Decision]:
+        """The candidates whose fate is known now; they are not watched any more.
+
+        When the job has ended that is all of them. `lived_ns` is when it still lived (wall clock): files
+        last modified well before that had come to rest while it did.
+        """
+        now = self._clock()
+        made = []
+        written = _Written(self._processes)
+        for candidate in [*self._left, *self._open.values()]:
+            deleted = candidate.absent_since is not None
+            decision = self._decide_one(candidate, now, deleted, ended, clean_end, written, lived_ns)
+            if decision is not None:
+                made.append(decision)
+        return made
+
+    def put_back(self, candidate: Candidate, *, again: bool) -> None:
+        """What was handed over was not stored: look at it afresh, or keep it pinned to try `again` as it is."""
+        done = self._done.get(candidate.key)
+        if done is not None and done.members == candidate.members:
+            self._done.pop(candidate.key)
+        for member in candidate.members.values():
+            self._done_files.pop(member, None)
+        if not again:
+            candidate.discard()
+
+    def _known(self) -> dict[str, tuple[int, int, int]]:
+        """Folders that need no look inside; by turns one of them gets it all the same."""
+        known = {
+            path: (*done.inode, done.mtime_ns)
+            for (loose, path), done in self._done.items()
+            if not loose and done.mtime_ns
+        }
+        if known:
+            self._turn = (self._turn + 1) % len(known)
+            known.pop(list(known)[self._turn])
+        return known
+
+    def _is_done(self, key: Key, found: Found, now: float) -> bool:
+        """Whether all that lies there was handed over already, under this name or before a rename."""
+        members = found.members or {}
+        done = self._done.get(key)
+        if done is not None and members.items() <= done.members.items():
+            done.seen, done.mtime_ns = now, found.mtime_ns
+            return True
+        if found.shape == FILE:
+            member = next(iter(members.values()))
+            earlier = self._done_files.get(member)
+            return earlier is not None and earlier != found.path  # renamed, or a second link: an alias
+        for other, earlier_done in self._done.items():
+            moved = found.shape == FOLDER and earlier_done.inode == found.inode and other != key
+            if moved and members.items() <= earlier_done.members.items():
+                self._done[key] = _Done(members, found.inode, found.mtime_ns, now)
+                return True
+        return False
+
+    def _see(self, key: Key, found: Found, now: float) -> None:
+        candidate = self._open.get(key)
+        if candidate is not None and candidate.replaces(found):
+            candidate.absent_since = now
+            self._leave(key)
+            candidate = None
+        if candidate is None:
+            candidate = self._renamed(found) or Candidate(found, self._pin_path(), now, time.time_ns())
+            self._open[key] = candidate
+        candidate.update(found, now)
+
+    def _renamed(self, found: Found) -> Candidate | None:
+        """The candidate that had this inode under a name that is not there any more."""
+        for candidate in self.watched:
+            same = candidate.found.shape == found.shape and candidate.found.inode == found.inode
+            if same and found.inode != (0, 0) and not os.path.lexists(candidate.found.path):
+                self._remove(candidate)
+                candidate.rename(found)
+                return candidate
+        return None
+
+    def _leave(self, key: Key) -> None:
+        """Move a candidate whose name is gone, or stands for something else now, to those left over."""
+        candidate = self._open.pop(key)
+        if candidate.found.shape != LOOSE and _inode(candidate.found.path) == candidate.found.inode:
+            candidate.discard()  # still there, but seen to be part of something larger, or a container
+            return
+        self._left.append(candidate)
+
+    def _forget(self, present: set[Key], now: float) -> None:
+        for key in [k for k, d in self._done.items() if k not in present and now - d.seen > FORGET_S]:
+            for member in self._done.pop(key).members.values():
+                self._done_files.pop(member, None)
+        for key in present & self._done.keys():
+            self._done[key].seen = now
+
+    def _decide_one(
+        self, candidate: Candidate, now: float, deleted: bool, ended: bool, clean_end: bool, written: _Written,
+        lived_ns: int,
+    ) -> Decision | None:  # fmt: skip
+        rest = now - candidate.changed
+        if candidate.vanished and not (deleted or ended):
+            if rest < self.settle_s:
+                return None  # it may be in the middle of being deleted
+            candidate.forget_vanished()
+        files = [m for m in candidate.members.values() if m.is_file]
+        if not files or (deleted and not candidate.pinned):
+            if not (deleted or ended):
+                return None
+            self._remove(candidate)
+            seen_any = bool(files or candidate.missed)
+            if not seen_any:
+                candidate.discard()
+                return None
+            return Decision(candidate, Verdict(missing="its bytes"), gone=True)
+        if deleted:
+            candidate.members = {rel: m for rel, m in candidate.members.items() if rel in candidate.pinned}
+        rest = max(rest, (lived_ns - max(m.mtime_ns for m in files)) / 1e9)
+        moment = Moment(
+            rest, self.settle_s, deleted, ended, clean_end, candidate.is_unfinished,
+            lambda: written.any_of(files),
+        )  # fmt: skip
+        verdict = self._judge.verdict(
+            candidate.name, candidate.found.shape, candidate.members, candidate.path_of, moment
+        )
+        if deleted and candidate.missed:
+            verdict = Verdict(missing=f"{min(candidate.missed)}, deleted before it could be kept")
+        if not verdict.is_whole and not (deleted or ended):
+            return None
+        self._hand_over(candidate)
+        return Decision(candidate, verdict)
+
+    def _hand_over(self, candidate: Candidate) -> None:
+        self._remove(candidate)
+        if candidate.absent_since is None:
+            done = _Done(dict(candidate.members), candidate.found.inode, candidate.found.mtime_ns, self._clock())
+            self._done[candidate.key] = done
+        if candidate.found.shape == FILE:
+            for member in candidate.members.values():
+                self._done_files[member] = candidate.found.path
+
+    def _remove(self, candidate: Candidate) -> None:
+        if self._open.get(candidate.key) is candidate:
+            del self._open[candidate.key]
+        elif candidate in self._left:
+            self._left.remove(candidate)
+
+    def _pin_path(self) -> Path:
+        self._next += 1
+        return self.pins / str(self._next - 1)
+
+
+class _Written:
+    """Whether the job's processes write certain files; the processes are listed once per round, if at all."""
+
+    def __init__(self, processes: Callable[[], set[int]]) -> None:
+        self._list = processes
+        self._pids: set[int] | None = None
+
+    def any_of(self, files: list[Member]) -> bool:
+        if self._pids is None:
+            self._pids = self._list()
+        return any_open_for_writing(self._pids, [(m.dev, m.ino) for m in files])
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return sorted(p for p in path.iterdir() if p.is_dir())
+    except OSError:
+        return []
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,139 @@
+"""Jobs from outside: ending them, waiting for them, and putting right what died."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpu_train.capture.agent import AGENT_LOCK, BUSY_EXIT
+from gpu_train.environment import current
+from gpu_train.process import is_alive, job_processes, send, start_time
+from gpu_train.provider.local import KILL_FILE
+from gpu_train.tables.job import Job
+from gpu_train.workspace import Workspace
+from gpu_train_cas.errors import Busy, GpuTrainError
+
+POLL_S = 0.05
+KILL_TIMEOUT_S = 120.0
+QUEUED_GRACE_S = 60.0
+"""How long a job may be queued before its runner counts as never started."""
+
+
+def stop(job: str, *, timeout_s: float | None = None, home: Path | str | None = None) -> Job:
+    """Tell a job to end in its own time: SIGTERM, so that it may save, SIGKILL after `run.interrupt_grace_s`.
+
+    Returns its row when all of it is captured. A job that has ended already is returned as it is.
+
+    Raises:
+        NotFound, UsageError: when there is no such job.
+        Busy: when it has not ended after `timeout_s` seconds.
+    """
+    with Workspace.open(home, create=False) as workspace:
+        found = workspace.jobs.find(job)
+        if found.is_live and is_alive(found.runner_pid, found.runner_start, found.boot_id):
+            send({found.runner_pid or 0}, signal.SIGTERM)
+            return _wait(workspace, found, timeout_s)
+        return _settled(workspace, found)
+
+
+def kill(job: str, *, timeout_s: float | None = KILL_TIMEOUT_S, home: Path | str | None = None) -> Job:
+    """End a job at once: SIGKILL to all its processes. What it had finished writing is still captured.
+
+    Returns its row when that is done. A job that has ended already is returned as it is.
+
+    Raises:
+        NotFound, UsageError: when there is no such job.
+        Busy: when it is not through after `timeout_s` seconds.
+    """
+    with Workspace.open(home, create=False) as workspace:
+        return _kill(workspace, workspace.jobs.find(job), timeout_s)
+
+
+def kill_all(*, timeout_s: float | None = KILL_TIMEOUT_S, home: Path | str | None = None) -> list[Job]:
+    """`kill` all jobs that are running or queued; their rows afterwards."""
+    with Workspace.open(home, create=False) as workspace:
+        live = workspace.jobs.list(status=("queued", "running"))
+        for job in live:
+            _mark_and_kill(workspace, job)
+        return [_kill(workspace, job, timeout_s) for job in live]
+
+
+def reconcile(*, home: Path | str | None = None) -> list[Job]:
+    """Put right what died: end the processes of jobs whose runner is gone, capture what is left, mark them lost.
+
+    Returns the rows that changed. Jobs that are watched by a living runner or agent are left alone.
+    """
+    with Workspace.open(home, create=False) as workspace:
+        changed = []
+        for job in workspace.jobs.list(status=("queued", "running")):
+            after = _settled(workspace, job)
+            if not after.is_live:
+                changed.append(after)
+        return changed
+
+
+def _kill(workspace: Workspace, job: Job, timeout_s: float | None) -> Job:
+    if not job.is_live:
+        return job
+    _mark_and_kill(workspace, job)
+    if is_alive(job.runner_pid, job.runner_start, job.boot_id):
+        return _wait(workspace, job, timeout_s)
+    return _settled(workspace, job)
+
+
+def _mark_and_kill(workspace: Workspace, job: Job) -> None:
+    control = workspace.home.control(job.id)
+    control.mkdir(parents=True, exist_ok=True)
+    (control / KILL_FILE).touch()
+    # A number that another process has by now is not ours to kill; members of its old session still are.
+    if job.pid is not None and start_time(job.pid) in (None, job.pid_start):
+        send(job_processes(job.pid, job.id), signal.SIGKILL)
+
+
+def _wait(workspace: Workspace, job: Job, timeout_s: float | None) -> Job:
+    """Wait until a job's runner and agent are through."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        now = workspace.jobs.get(job.id) or job
+        if not now.is_live:
+            return now
+        if not is_alive(now.runner_pid, now.runner_start, now.boot_id) and now.runner_pid is not None:
+            return _settled(workspace, now)
+        if deadline is not None and time.monotonic() > deadline:
+            raise Busy(f"job {job.id} has not ended after {timeout_s:.0f} s; `gpu-train kill {job.id}` ends it at once")
+        if now.status == "running" and (workspace.home.control(job.id) / KILL_FILE).exists():
+            _mark_and_kill(workspace, now)  # processes that were born between the mark and the first signal
+        time.sleep(POLL_S)
+
+
+def _settled(workspace: Workspace, job: Job) -> Job:
+    """Have a job without a runner captured and marked; its row as it is when somebody still looks after it."""
+    if not job.is_live or is_alive(job.runner_pid, job.runner_start, job.boot_id):
+        return workspace.jobs.get(job.id) or job
+    if job.runner_pid is None and time.time_ns() - job.created_ns < QUEUED_GRACE_S * 1e9:
+        return job
+    env = {**current(), "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path if p)}
+    command = [sys.executable, "-m", "gpu_train.capture", "--home", str(workspace.home.root), "--job", job.id]
+    logs = workspace.home.logs(job.id)
+    logs.mkdir(parents=True, exist_ok=True)
+    with open(logs / "agent.log", "ab") as log:
+        done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+    if done.returncode == BUSY_EXIT:  # the agent of the dead runner is at it
+        _wait_for_agent(workspace, job)
+    elif done.returncode != 0:
+        raise GpuTrainError(f"the last capture of {job.id} failed ({done.returncode}); its log is {logs / 'agent.log'}")
+    after = workspace.jobs.get(job.id) or job
+    if after.status == "lost" and (workspace.home.control(job.id) / KILL_FILE).exists():
+        after = workspace.jobs.update(job.id, status="killed")
+    return after
+
+
+def _wait_for_agent(workspace: Workspace, job: Job) -> None:
+    """Wait for the agent that has the job's lock."""
+    with open(workspace.home.control(job.id) / AGENT_LOCK, "a", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,0 +1,118 @@
+"""Processes of a job: which they are, whether one still is the one it was, and how they are ended.
+
+A process number alone names nothing for long: with the kernel's start time and the boot it does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from gpu_train.environment import JOB_ID
+
+PROC = "/proc"
+POLL_S = 0.02
+
+
+def boot_id() -> str:
+    """Names this boot of the machine."""
+    try:
+        return Path(PROC, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def start_time(pid: int) -> int | None:
+    """When the kernel started a process, in clock ticks since boot; None when it is not there (or a zombie)."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_alive(pid: int | None, began: int | None, boot: str) -> bool:
+    """Whether the process that had that number, start time and boot is still there."""
+    return pid is not None and began is not None and boot == boot_id() and start_time(pid) == began
+
+
+def processes_of(leader: int) -> set[int]:
+    """The live processes of a job: those in the session that `leader` began, and all their descendants.
+
+    A session outlives its leader, so this finds what a dead command has left behind.
+    """
+    parents: dict[int, int] = {}
+    members = {leader}
+    try:
+        names = [n for n in os.listdir(PROC) if n.isdecimal()]
+    except OSError:
+        return members
+    for name in names:
+        pid = int(name)
+        fields = _stat(pid)
+        if fields is None or fields[0] in (b"Z", b"X"):
+            continue
+        parents[pid] = int(fields[1])
+        if int(fields[3]) == leader:
+            members.add(pid)
+    grown = True
+    while grown:
+        fresh = {pid for pid, parent in parents.items() if parent in members} - members
+        members |= fresh
+        grown = bool(fresh)
+    return members & parents.keys()
+
+
+def job_processes(leader: int, job_id: str) -> set[int]:
+    """`processes_of`, and all others whose environment says that they belong to the job.
+
+    Those are what left both its session and its family (a launcher that gives each rank a session, and died).
+    """
+    mark = f"{JOB_ID}={job_id}".encode()
+    found = processes_of(leader)
+    for name in os.listdir(PROC):
+        if name.isdecimal() and int(name) not in found and int(name) != os.getpid() and _has(name, mark):
+            found.add(int(name))
+    return found
+
+
+def _has(pid: str, mark: bytes) -> bool:
+    try:
+        return mark in Path(PROC, pid, "environ").read_bytes().split(b"\0") and start_time(int(pid)) is not None
+    except OSError:
+        return False
+
+
+def send(pids: set[int], number: int) -> None:
+    """Send a signal to processes; those that are gone, or not ours, are passed over."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def end_job(leader: int, job_id: str, grace_s: float) -> None:
+    """End all processes of a job: SIGTERM, and SIGKILL to what is left after `grace_s` seconds.
+
+    The caller makes sure that `leader` still means the job: that its start time is the one known, or
+    that nothing else can have taken the number (its session has members).
+    """
+    deadline = time.monotonic() + grace_s
+    left = job_processes(leader, job_id)
+    send(left, signal.SIGTERM)
+    send(left, signal.SIGCONT)  # a stopped process takes no signal but this and SIGKILL
+    while left and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        left = job_processes(leader, job_id)
+    while left:
+        send(left, signal.SIGKILL)
+        time.sleep(POLL_S)
+        left = job_processes(leader, job_id)
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """The fields of /proc/<pid>/stat from the state on (the name before may hold anything)."""
+    try:
+        return Path(PROC, str(pid), "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None

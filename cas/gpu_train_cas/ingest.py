@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
 
-from gpu_train_cas.chunking import Span, blocks
+from gpu_train_cas.chunking import WHOLE_FILE_BYTES, Span, blocks
 from gpu_train_cas.codecs import Encoded, encode, encode_object
 from gpu_train_cas.digest import HOLE, Digest, FileHasher, Kind, digest_of
 from gpu_train_cas.errors import Damaged, SourceChanged, UsageError
@@ -39,9 +39,6 @@ from gpu_train_cas.tree import MODE_MASK, Entry, EntryKind, Tree
 IN_FLIGHT_BYTES = 64 << 20
 MAX_DEPTH = 200
 """Folders within folders: each level holds a file descriptor while it is read."""
-
-WHOLE_FILE_BYTES = 64 << 10
-"""Files up to this are read at once and become one block, whatever they contain."""
 
 Exclude = Callable[[bytes, bool], bool]
 """Says of a path relative to the root (bytes, `/`) and whether it is a directory: leave it out?"""

@@ -125,8 +125,10 @@ class Destination:
                 _rename(name, source, dest)
 
     def _merge_folder(self, source: int, dest: int, name: bytes, path: bytes, *, apply: bool) -> None:
-        with _opened(source, name) as (inner, found), _opened(dest, name) as (outer, _):
+        with _opened(source, name) as (inner, found), _opened(dest, name) as (outer, old):
             os.fchmod(inner, 0o700)
+            if apply and not old.st_mode & stat.S_IWUSR:
+                os.fchmod(outer, 0o700)  # read-only like the one from an earlier restore
             self._merge(inner, outer, path, apply=apply)
             _dress(outer if apply else inner, found)
 

@@ -58,11 +58,12 @@ class Location:
 
 
 class Index:
-    """The tables `blocks` (live), `dead` (tombstoned, bytes still there) and `packs`."""
+    """The tables `blocks` (live), `dead` (tombstoned, bytes still there), `damaged` and `packs`."""
 
     def __init__(self, registry: Registry) -> None:
         self.blocks = registry.table("blocks")
         self.dead = registry.table("dead")
+        self.damaged = registry.table("damaged")
         self.packs = registry.table("packs")
         self._numbers = registry.table("pack_numbers")
         self._meta = registry.table("meta")
@@ -76,17 +77,27 @@ class Index:
         """Whether a block or object is live."""
         return self.blocks.get_bytes(txn, digest) is not None
 
+    def usable(self, txn: Txn, digest: Digest) -> bool:
+        """Whether a block or object is live and not known to be damaged: if not, a writer stores it anew."""
+        return self.has(txn, digest) and self.damaged.get_bytes(txn, digest) is None
+
+    def find(self, txn: Txn, digest: Digest) -> Location | None:
+        """Where a block or object is, live or tombstoned."""
+        value = self.blocks.get_bytes(txn, digest) or self.dead.get_bytes(txn, digest)
+        return None if value is None else Location.decode(value)
+
     def put(self, txn: Txn, digest: Digest, location: Location) -> None:
-        """Make a block or object live at a place; any tombstone of it ends."""
+        """Make a block or object live at a place; any tombstone of it ends, and any mark of damage."""
         self.blocks.put_bytes(txn, digest, location.encode())
         self.dead.delete(txn, digest)
+        self.damaged.delete(txn, digest)
 
     def revive(self, txn: Txn, digest: Digest) -> bool:
-        """Make sure that something found live earlier still is, lifting a tombstone set meanwhile."""
+        """Make sure that something found usable earlier still is, lifting a tombstone set meanwhile."""
         if self.has(txn, digest):
-            return True
+            return self.usable(txn, digest)
         value = self.dead.get_bytes(txn, digest)
-        if value is None:
+        if value is None or self.damaged.get_bytes(txn, digest) is not None:
             return False
         self.put(txn, digest, Location.decode(value))
         return True
@@ -109,14 +120,14 @@ class Index:
             yield Digest(key), Location.decode(value)
 
     def add_pack(self, txn: Txn, sealed: SealedPack) -> int:
-        """Enter a pack that is already in its place, and every frame of it that is not live elsewhere."""
+        """Enter a pack that is already in its place, and every frame of it that is not usable elsewhere."""
         known = self.pack_number(txn, sealed.name)
         number = self.next(txn, b"pack") if known is None else known
         row = {"v": 1, "name": sealed.name, "size": sealed.size_bytes, "frames": len(sealed.entries)}
         self.packs.put(txn, _ID.pack(number), row)
         self._numbers.put_bytes(txn, sealed.name, _ID.pack(number))
         for entry in sealed.entries:
-            if not self.has(txn, entry.header.digest):
+            if not self.usable(txn, entry.header.digest):
                 self.put(txn, entry.header.digest, Location.of(number, entry))
         return number
 
@@ -141,9 +152,9 @@ class Index:
         """How many times blocks have been tombstoned; see Leases in the spec."""
         return self._counter(txn, b"generation")
 
-    def next(self, txn: Txn, counter: bytes) -> int:
-        """Count a named counter of the registry up by one and return it."""
-        value = self._counter(txn, counter) + 1
+    def next(self, txn: Txn, counter: bytes, *, at_least: int = 0) -> int:
+        """Count a named counter of the registry up by one, or to `at_least` if that is more, and return it."""
+        value = max(self._counter(txn, counter) + 1, at_least)
         self._meta.put_bytes(txn, b"counter:" + counter, _COUNTER.pack(value))
         return value
 

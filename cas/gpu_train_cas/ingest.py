@@ -25,7 +25,7 @@ from typing import Protocol, Self
 from gpu_train_cas.chunking import WHOLE_FILE_BYTES, Span, blocks
 from gpu_train_cas.codecs import Encoded, encode, encode_object
 from gpu_train_cas.digest import HOLE, Digest, FileHasher, Kind, digest_of
-from gpu_train_cas.errors import Damaged, SourceChanged, UsageError
+from gpu_train_cas.errors import Damaged, NotFound, SourceChanged, UsageError
 from gpu_train_cas.formats import FileSource, layout
 from gpu_train_cas.lease import Lease
 from gpu_train_cas.manifest import Manifest
@@ -205,7 +205,10 @@ class Writer:
         if not self._known(wanted):
             return False
         if manifest is not None:
-            wanted |= Manifest.decode(self._reader.object(manifest, Kind.MANIFEST)).stored_digests()
+            try:
+                wanted |= Manifest.decode(self._reader.object(manifest, Kind.MANIFEST)).stored_digests()
+            except (NotFound, Damaged):  # collected this moment, or broken: the file is read again
+                return False
             if not self._known(wanted):
                 return False
         self._relied |= wanted
@@ -279,7 +282,7 @@ class Writer:
 
     def _known(self, digests: set[Digest]) -> bool:
         with self._registry.read() as txn:
-            return all(self._tables.index.has(txn, d) for d in digests)
+            return all(self._tables.index.usable(txn, d) for d in digests)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ change of a row writes a frame that holds the row and a revision; on rebuild the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,8 @@ class Transaction:
         self.put(self._tables.records, digest, row, durable=True)
 
     def _put_frame(self, table: Table, key: bytes, row: Row | None) -> None:
-        revision = self._tables.index.next(self.txn, b"row")
+        # At least the time: a pack whose commit failed may hold frames with revisions that are given again.
+        revision = self._tables.index.next(self.txn, b"row", at_least=time.time_ns())
         digest, data = encode_row_frame(RowFrame(table.name, key, revision, row))
         self._packer.add(Kind.ROW, digest, len(data), encode_object(data))
         self._tables.row_frames.put_bytes(self.txn, row_frame_key(table.name, key), digest)

@@ -13,7 +13,7 @@ import click
 from gpu_train_cli.command import Group
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Column, Details, Listing, Output, Row, reading
-from gpu_train_cli.text import duration, local, moment, plain, printable
+from gpu_train_cli.text import count, duration, local, moment, plain, printable, size
 
 if TYPE_CHECKING:
     from gpu_train import Job, Metric
@@ -62,11 +62,27 @@ def _job_lines(job: Job, fields: Row) -> list[tuple[str, str]]:
         ("git", plain(fields["git"])),
         ("data", plain(fields["data"])),
         ("started from", plain(job.parent)),
-        ("host", plain(fields["host"])),
+        ("host", _host(job)),
         ("metrics", plain(fields["metrics"])),
         ("logs", plain(fields["logs_dir"])),
     ]
     return [(name, value) for name, value in lines if value != "-"]
+
+
+def _host(job: Job) -> str:
+    """The machine in a few words; JSON has all that is known of it."""
+    if not job.host:
+        return "-"
+    host, python = job.host, job.environment.get("python")
+    gpus = ", ".join(str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu) for gpu in host.get("gpus") or ())
+    parts = [
+        str(host.get("hostname", "")),
+        count(int(host.get("cpus") or 0), "CPU"),
+        size(host.get("memory_bytes")),
+        gpus or "no GPU",
+        *([f"Python {python}"] if python else []),
+    ]
+    return printable(", ".join(parts))
 
 
 def _newest(reports: Iterable[Metric]) -> dict[str, float]:

@@ -46,6 +46,8 @@ _SPARSE = {
 _SILENT = {"_modules", "_parameters", "_buffers", "_local_tensor"}
 """Attributes that hold a module's or a wrapper's content; a state_dict does not spell them either."""
 
+_Child = tuple[Any, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -71,10 +73,9 @@ class Path:
 
     parent: Path | None = None
     part: str = ""
-    depth: int = 0
 
     def __truediv__(self, part: str) -> Path:
-        return Path(self, part, self.depth + 1)
+        return Path(self, part)
 
     def __str__(self) -> str:
         parts, path = [], self
@@ -88,51 +89,61 @@ def views(root: Any) -> Iterator[View]:
     """Every tensor and bare storage in the state, in the order of the pickle; "" names the root itself."""
     seen: set[int] = set()
     kept: list[Any] = []  # ids in `seen` stay taken as long as their objects live
-    todo: list[tuple[Path, Any]] = [(Path(), root)]
+    todo: list[tuple[Path, Iterator[_Child]]] = [(Path(), iter([(None, root)]))]
     while todo:
-        path, value = todo.pop()
-        if not isinstance(value, (Object, Reference, tuple)) or id(value) in seen or path.depth > MAX_DEPTH:
-            continue
-        seen.add(id(value))
-        kept.append(value)
-        view = _view(value, path)
-        if view is not None:
-            yield view
-        elif not isinstance(value, Reference):
-            todo.extend(reversed(list(_children(value, path))))
+        parent, children = todo[-1]
+        for key, value in children:
+            if not _holds(value) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            kept.append(value)
+            path = parent if key is None else parent / _part(key)
+            view = _view(value, path)
+            if view is not None:
+                yield view
+            elif not isinstance(value, Reference) and len(todo) <= MAX_DEPTH:
+                todo.append((path, _children(value)))
+                break
+        else:
+            todo.pop()
 
 
-def _children(value: Object | tuple[Any, ...], path: Path) -> Iterator[tuple[Path, Any]]:
+def _holds(value: Any) -> bool:
+    """Whether there can be a storage in the value."""
+    if isinstance(value, Object):
+        return bool(value.args or value.items or value.elements or value.state is not None)
+    return isinstance(value, Reference) or (isinstance(value, tuple) and bool(value))
+
+
+def _children(value: Object | tuple[Any, ...]) -> Iterator[_Child]:
+    """What a value holds, each with its key; None is the key of what goes by the name of its holder."""
     if isinstance(value, tuple):
-        yield from ((path / str(i), v) for i, v in enumerate(value))
+        yield from enumerate(value)
         return
-    yield from _arguments(value, path)
-    yield from ((path / str(i), v) for i, v in enumerate(value.elements or ()))
-    yield from ((path / _part(k), v) for k, v in value.items or ())
+    yield from _arguments(value)
+    yield from enumerate(value.elements or ())
+    yield from value.items or ()
     for state in value.state if isinstance(value.state, tuple) else (value.state,):
         if isinstance(state, Object):
             for key, held in state.items or ():
-                part = _part(key)
-                yield (path if part in _SILENT else path / part), held
+                yield (None if isinstance(key, str) and key in _SILENT else key), held
 
 
-def _arguments(call: Object, path: Path) -> Iterator[tuple[Path, Any]]:
-    """What a maker was given, under the names that tell most."""
+def _arguments(call: Object) -> Iterator[_Child]:
+    """What a maker was given, under the keys that tell most."""
     name, args = _name(call.maker), call.args
     if not isinstance(args, tuple):
         return
-    if name in _WRAPPERS:
-        yield from ((path, v) for v in args[:1])
-    elif name == "_rebuild_from_type_v2" and len(args) == 4:
-        yield path, Object(args[0], args[2], state=args[3])
+    if name == "_rebuild_from_type_v2" and len(args) == 4:
+        yield None, Object(args[0], args[2], state=args[3])
     elif name == "_rebuild_sparse_tensor" and len(args) == 2 and isinstance(args[1], tuple):
         layout = args[0].args[0] if isinstance(args[0], Object) and _is_tuple(args[0].args, 1) else ""
-        parts = _SPARSE.get(layout, ()) if isinstance(layout, str) else ()
-        yield from ((path / part, v) for part, v in zip(parts, args[1], strict=False))
-    elif len(args) == 1:
-        yield path, args[0]
+        keys = _SPARSE.get(layout, ()) if isinstance(layout, str) else ()
+        yield from zip(keys, args[1], strict=False)
+    elif name in _WRAPPERS or len(args) == 1:
+        yield from ((None, v) for v in args[:1])
     else:
-        yield from ((path / str(i), v) for i, v in enumerate(args))
+        yield from enumerate(args)
 
 
 def _view(value: Any, path: Path) -> View | None:

@@ -5,9 +5,10 @@ they are light to import and work outside of a job too. For everything else: `ru
 a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `data` keeps data versions.
 
 Map of the modules, bottom up: `environment`, `home`, `config` (where things are and what is set); `step`, `ref`
-(names); `tables` (rows in the registry); `stat_cache`, `exclude`, `listing`, `git`, `code` and `data_listing`,
-`sha256`, `data_manifest`, `data_version` (what ran and what it read); `workspace` (all of that opened); `capture` (finding, pinning and storing
-checkpoints); `provider` (processes); `launch`, `lifecycle` (jobs from start to end); `active` (inside a job).
+(names); `tables` (rows in the registry); `stat_cache`, `exclude`, `listing`, `git`, `code` (what ran) and
+`data_listing`, `sha256`, `data_manifest`, `data_version` (what it read); `workspace` (all of that opened); `capture`
+(finding, pinning and storing checkpoints); `provider` (processes); `launch`, `lifecycle` (jobs from start to end);
+`active` (inside a job).
 
 Names are loaded when they are first used, so that `import gpu_train` costs a training script nothing.
 """

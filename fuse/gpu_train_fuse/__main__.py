@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import logging
 import os
@@ -16,9 +15,6 @@ from gpu_train import Workspace
 from gpu_train_cas.errors import GpuTrainError
 from gpu_train_fuse.adapter import serve
 from gpu_train_fuse.lifecycle import facts, tree_of
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
-KEEP_BYTES = 32 << 20
 
 log = logging.getLogger("gpu_train_fuse")
 
@@ -37,7 +33,6 @@ def main(arguments: list[str]) -> int:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)sZ %(process)d %(levelname)s %(message)s",
         datefmt="%Y-%m-%dT%H:%M:%S",
     )  # fmt: skip
-    _keep_memory()
     try:
         _serve(chosen)
     except GpuTrainError as e:
@@ -63,15 +58,6 @@ def _serve(chosen: argparse.Namespace) -> None:
             facts=facts(workspace.home), allow_other=chosen.allow_other, on_ready=on_ready,
         )  # fmt: skip
         log.info("%s is no longer mounted at %s", chosen.target, chosen.mountpoint)
-
-
-def _keep_memory() -> None:
-    """Let glibc keep freed buffers: blocks and replies of 1 MiB would else be mapped and faulted in each time."""
-    with suppress(OSError, AttributeError):  # another C library has no such knob
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, KEEP_BYTES)
-        mallopt(M_TRIM_THRESHOLD, KEEP_BYTES)
-        mallopt(M_ARENA_MAX, 2)
 
 
 def _report(fd: int, answer: dict[str, str]) -> None:

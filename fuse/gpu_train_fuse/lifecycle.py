@@ -15,7 +15,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from gpu_train import Home, Workspace
@@ -65,13 +67,20 @@ def mount(
 
 
 def mount_here(
-    workspace: Workspace, target: str, path: Path | None = None, *, allow_other: bool = False, nonempty: bool = False
-) -> None:
-    """As `mount`, but serve in this process until unmounted or interrupted; only from the main thread."""
-    from gpu_train_fuse.adapter import serve  # noqa: PLC0415  loads ctypes' view of libfuse, which only serving needs
+    workspace: Workspace, target: str, path: Path | None = None, *, allow_other: bool = False, nonempty: bool = False,
+    on_ready: Callable[[Path], None] = lambda path: None,
+) -> None:  # fmt: skip
+    """As `mount`, but serve in this process until unmounted or interrupted; only from the main thread.
+
+    `on_ready` is called with the mount point, from another thread, once the mount answers.
+    """
+    from gpu_train_fuse.adapter import serve  # noqa: PLC0415  only the process that serves needs it
 
     name, path = _plan(workspace, target, path, nonempty)
-    serve(tree_of(workspace, name), path, name=name, facts=facts(workspace.home), allow_other=allow_other)
+    serve(
+        tree_of(workspace, name), path, name=name, facts=facts(workspace.home), allow_other=allow_other,
+        on_ready=partial(on_ready, path),
+    )  # fmt: skip
 
 
 def _plan(workspace: Workspace, target: str, path: Path | None, nonempty: bool) -> tuple[str, Path]:

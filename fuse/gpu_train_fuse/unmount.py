@@ -67,10 +67,16 @@ def umount(mount: Mount, mounts_dir: Path | None = None, *, lazy: bool = False) 
             mount.path.rmdir()
 
 
-def umount_stale(mounts_dir: Path | None = None) -> tuple[list[Mount], list[str]]:
-    """Take all mounts away whose process is gone: which ones, and a message for each that could not be."""
+def umount_stale(mounts_dir: Path | None = None, *, within: Path | None = None) -> tuple[list[Mount], list[str]]:
+    """Take all mounts away whose process is gone: which ones, and a message for each that could not be.
+
+    `within` leaves those outside of a folder alone.
+    """
     done, failed = [], []
-    for mount in reversed(table.mounts()):
+    for path, target in reversed(table.paths()):
+        if within is not None and within.resolve() not in path.parents:
+            continue
+        mount = table.look(path, target)
         if mount.state is State.STALE:
             try:
                 umount(mount, mounts_dir, lazy=True)

@@ -250,11 +250,12 @@ def test_a_mount_killed_while_read_fails_the_readers_at_once(lab, job, mount, un
 
 
 def test_umount_stale_takes_dead_mounts_away_and_no_others(lab, job, mount, until, tmp_path):
-    dead, alive = mount("run"), mount("run", tmp_path / "alive")
+    dead, alive, outside = mount("run"), mount("run", tmp_path / "alive"), mount("run", tmp_path / "x" / "dead")
     kill(dead, until)
-    done, failed = gpu_train_fuse.umount_stale(lab.workspace.home.mounts)
-    assert dead in [m.path for m in done]
-    assert alive not in [m.path for m in done]
+    kill(outside, until)
+    assert gpu_train_fuse.umount_stale(within=tmp_path / "y") == ([], [])
+    done, failed = gpu_train_fuse.umount_stale(lab.workspace.home.mounts, within=tmp_path)
+    assert {m.path for m in done} == {dead, outside}
     assert failed == []
     assert not dead.exists()
     assert only(lab, str(alive)).state is State.LIVE
@@ -286,16 +287,19 @@ def test_a_stopped_process_is_silent_and_can_be_taken_away(lab, job, mount, monk
 # ---- in the foreground ---------------------------------------------------------------------------
 
 
-def test_in_the_foreground_the_caller_serves_until_interrupted(lab, job, mount, until):
+def test_in_the_foreground_the_caller_serves_until_interrupted(lab, job, mount):
     home, path = lab.workspace.home.root, lab.workspace.home.mounts / job.id
     code = (
         "import sys, gpu_train, gpu_train_fuse\n"
-        "with gpu_train.Workspace.open(sys.argv[1], read_only=True) as w: gpu_train_fuse.mount_here(w, 'run')\n"
+        "with gpu_train.Workspace.open(sys.argv[1], read_only=True) as w:\n"
+        "    gpu_train_fuse.mount_here(w, 'run', on_ready=lambda path: print(path, flush=True))\n"
         "print('ended')"
     )
     with subprocess.Popen([sys.executable, "-c", code, home], stdout=subprocess.PIPE, text=True) as process:
         try:
-            until(lambda: any(at == path for at, _ in table.paths()) and os.path.lexists(path / "latest"))
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"{path}\n"
+            assert sorted(os.listdir(path)) == ["checkpoints", "job.json", "latest"]
             assert pid_of(path) == process.pid
             process.send_signal(signal.SIGINT)
             said, _ = process.communicate(timeout=30)

@@ -1,5 +1,6 @@
 """Real mounts, read by real programs."""
 
+import ctypes
 import errno
 import mmap
 import os
@@ -19,6 +20,14 @@ from gpu_train_cas.pack import pack_path
 
 def sh(*command, **options):
     return subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=120, **options).stdout
+
+
+def loads(library):
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -191,6 +200,22 @@ def test_reading_past_the_end(checkpoint):
         assert len(os.pread(fd, 100, 3_499_990)) == 10
     finally:
         os.close(fd)
+
+
+@pytest.mark.skipif(not loads("libfuse.so.2"), reason="libfuse 2 is not installed")
+def test_libfuse_2_shows_the_same_and_new_checkpoints_too(lab, mount, monkeypatch, same_tree, until):
+    monkeypatch.setenv("FUSE_LIBRARY_PATH", "libfuse.so.2")
+    source = lab.awkward()
+    job = lab.job("old")
+    lab.checkpoint(job, "checkpoint-1", source)
+    mounted = mount("old")
+    same_tree(source, mounted / "checkpoints" / "checkpoint-1")
+    with pytest.raises(OSError) as caught:
+        (mounted / "new").mkdir()
+    assert caught.value.errno == errno.EROFS
+    lab.checkpoint(job, "checkpoint-2", lab.folder("next", {"x": b"2"}))
+    until(lambda: (mounted / "latest" / "x").exists())
+    gpu_train_fuse.umount(gpu_train_fuse.find("old-aaaaaa", lab.workspace.home.root)[0])
 
 
 # ---- writing -------------------------------------------------------------------------------------

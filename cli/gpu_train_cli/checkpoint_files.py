@@ -59,7 +59,7 @@ def files(invocation: Invocation, ref: str, output: Output) -> None:
         Column("mode", "MODE"),
         Column("size_bytes", "SIZE", size, right=True),
         Column("modified_at", "MODIFIED"),
-        Column("path", "PATH"),
+        Column("path", "PATH", wrap=True),
     ]
     head = {"job_id": checkpoint.job_id, "checkpoint_id": checkpoint.name}
     output.listing(Listing("files", columns, rows, lambda row: str(row["path"]), "no files in it", head))

@@ -141,8 +141,8 @@ def _columns(rows: Sequence[Row], *, one_job: bool) -> list[Column]:
         Column("state", "STATE"),
         Column("size_bytes", "SIZE", size, right=True),
         Column("stored_bytes", "STORED", size, right=True),
-        Column("metrics", "METRICS", _main_metrics),
-        Column("created_at", "CREATED"),
+        Column("metrics", "METRICS", _main_metrics, wrap=True),
+        Column("created_at", "CREATED", wrap=True),
     ]
     dropped = {"job_id"} if one_job else set()
     if not any(row["metrics"] for row in rows):

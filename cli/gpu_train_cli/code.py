@@ -39,8 +39,8 @@ def list_versions(invocation: Invocation, output: Output) -> None:
         Column("size_bytes", "SIZE", size, right=True),
         Column("commit", "COMMIT", lambda commit: plain(commit)[:12]),
         Column("dirty", "DIRTY"),
-        Column("created_at", "CREATED"),
-        Column("path", "FROM"),
+        Column("created_at", "CREATED", wrap=True),
+        Column("path", "FROM", wrap=True),
     ]
     output.listing(Listing("code", columns, rows, lambda row: str(row["code"]), NO_CODE))
 

@@ -28,7 +28,7 @@ def show(invocation: Invocation, origin: bool, output: Output) -> None:
     home = gpu_train.Home.locate(invocation.home)
     settings = gpu_train.Config.load(home).settings()
     rows = [{"setting": setting.key, "value": setting.value, "origin": setting.origin} for setting in settings]
-    columns = [Column("setting", "SETTING"), Column("value", "VALUE")]
+    columns = [Column("setting", "SETTING"), Column("value", "VALUE", wrap=True)]
     if origin:
         columns.append(Column("origin", "ORIGIN"))
     output.listing(

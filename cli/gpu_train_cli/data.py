@@ -40,12 +40,12 @@ def list_versions(invocation: Invocation, name: str | None, output: Output) -> N
     with invocation.workspace() as workspace:
         rows = [_row(version) for version in workspace.data.list(name)]
     columns = [
-        Column("name", "NAME"),
+        Column("name", "NAME", wrap=True),
         Column("version", "VERSION"),
         Column("num_files", "FILES", right=True),
         Column("size_bytes", "SIZE", size, right=True),
-        Column("registered_at", "REGISTERED"),
-        Column("path", "PATH"),
+        Column("registered_at", "REGISTERED", wrap=True),
+        Column("path", "PATH", wrap=True),
     ]
     empty = NO_DATA if name is None else f"no data named {name!r}; `gpu-train data` lists all"
     output.listing(Listing("data", columns, rows, lambda row: f"{row['name']}@{row['version']}", empty))
@@ -88,7 +88,7 @@ def show(invocation: Invocation, version: str, with_files: bool, output: Output)
         {"path": os.fsdecode(file.path), "size_bytes": file.size_bytes, "sha256": file.sha256.hex()} for file in files
     ]
     columns = [
-        Column("path", "PATH"),
+        Column("path", "PATH", wrap=True),
         Column("size_bytes", "SIZE", size, right=True),
         Column("sha256", "SHA-256"),
     ]

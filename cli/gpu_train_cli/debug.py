@@ -104,9 +104,9 @@ def records(invocation: Invocation, kind: str | None, output: Output) -> None:
         Column("digest", "DIGEST", lambda digest: str(digest)[:16]),
         Column("kind", "KIND"),
         Column("owner", "OWNER"),
-        Column("name", "NAME"),
+        Column("name", "NAME", wrap=True),
         Column("size_bytes", "SIZE", size, right=True),
-        Column("created_at", "CREATED"),
+        Column("created_at", "CREATED", wrap=True),
     ]
     output.listing(Listing("records", columns, rows, lambda row: str(row["digest"]), "no records yet"))
 
@@ -141,7 +141,7 @@ def tensors(file: Path, output: Output) -> None:
         for tensor in layout.tensors
     ]
     columns = [
-        Column("name", "NAME"),
+        Column("name", "NAME", wrap=True),
         Column("dtype", "DTYPE"),
         Column("shape", "SHAPE", lambda shape: "x".join(map(str, shape)) or "scalar"),
         Column("offset", "OFFSET", right=True),

@@ -21,5 +21,5 @@ def show_difference(output: Output, difference: Difference, head: Mapping[str, o
         *(("removed", path) for path in difference.removed),
     ]
     rows = [{"path": path, "change": change} for change, path in sorted(changes, key=lambda pair: pair[1])]
-    columns = [Column("change", "CHANGE", lambda change: LETTERS[change]), Column("path", "PATH")]
+    columns = [Column("change", "CHANGE", lambda change: LETTERS[change]), Column("path", "PATH", wrap=True)]
     output.listing(Listing("changes", columns, rows, lambda row: str(row["path"]), "no difference", head))

@@ -51,8 +51,8 @@ def doctor(invocation: Invocation, output: Output) -> None:
     columns = [
         Column("state", "STATE"),
         Column("check", "CHECK"),
-        Column("found", "FOUND"),
-        Column("next_step", "NEXT STEP", lambda step: step or ""),
+        Column("found", "FOUND", wrap=True),
+        Column("next_step", "NEXT STEP", lambda step: step or "", wrap=True),
     ]
     rows = [asdict(finding) for finding in findings]
     output.listing(Listing("findings", columns, rows, lambda row: str(row["check"]), "nothing was checked"))

@@ -121,8 +121,8 @@ def list_jobs(
         Column("status", "STATUS"),
         Column("checkpoints", "CHECKPOINTS", right=True),
         Column("duration_s", "RAN", duration, right=True),
-        Column("created_at", "CREATED"),
-        Column("command", "COMMAND", lambda command: _short(shlex.join(command))),
+        Column("created_at", "CREATED", wrap=True),
+        Column("command", "COMMAND", lambda command: _short(shlex.join(command)), wrap=True),
     ]
     head = {"total_jobs": len(found)}
     output.listing(Listing("jobs", columns, rows, lambda row: str(row["job_id"]), empty, head))
@@ -185,6 +185,6 @@ def list_projects(invocation: Invocation, output: Output) -> None:
         Column("jobs", "JOBS", right=True),
         Column("running", "RUNNING", right=True),
         Column("last_job", "LAST JOB"),
-        Column("last_created_at", "CREATED"),
+        Column("last_created_at", "CREATED", wrap=True),
     ]
     output.listing(Listing("projects", columns, list(rows.values()), lambda row: str(row["project"]), NO_JOBS))

@@ -39,7 +39,10 @@ def mount(
         return
     with invocation.workspace() as workspace:
         if foreground:
-            fuse.mount_here(workspace, target, mountpoint, allow_other=allow_other, nonempty=nonempty)
+            fuse.mount_here(
+                workspace, target, mountpoint, allow_other=allow_other, nonempty=nonempty,
+                on_ready=lambda path: click.echo(str(path)),
+            )  # fmt: skip
             return
         mounted = fuse.mount(workspace, target, mountpoint, allow_other=allow_other, nonempty=nonempty)
     click.echo(str(mounted.path))
@@ -58,10 +61,10 @@ def _list(output: Output) -> None:
         for mounted in fuse.mounts()
     ]
     columns = [
-        Column("mountpoint", "MOUNT POINT"),
-        Column("target", "SHOWS"),
+        Column("mountpoint", "MOUNT POINT", wrap=True),
+        Column("target", "SHOWS", wrap=True),
         Column("state", "STATE"),
-        Column("home", "HOME"),
+        Column("home", "HOME", wrap=True),
     ]
     output.listing(Listing("mounts", columns, rows, lambda row: str(row["mountpoint"]), NO_MOUNTS))
 

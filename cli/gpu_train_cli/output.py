@@ -29,12 +29,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: the key for programs, the heading for people, how a value is worded, its side."""
+    """One column: the key for programs, the heading for people, how a value is worded, its side.
+
+    `wrap` says that it may be broken over lines where the terminal is narrow.
+    """
 
     key: str
     heading: str
     text: Callable[[Any], str] = plain
     right: bool = False
+    wrap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +181,12 @@ def _write_rich_table(columns: Sequence[Column], cells: Sequence[Sequence[str]])
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, column in enumerate(columns):
+    table = Table(box=None, pad_edge=False, header_style="" if os.environ.get("NO_COLOR") else "bold")
+    for column in columns:
         table.add_column(
             column.heading,
             justify="right" if column.right else "left",
-            no_wrap=i == 0 or column.right,
+            no_wrap=not column.wrap,
             overflow="fold",
         )
     for line in cells:

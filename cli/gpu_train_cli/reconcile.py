@@ -27,7 +27,7 @@ def reconcile(invocation: Invocation, output: Output) -> None:
         Column("job_id", "JOB"),
         Column("status", "STATUS"),
         Column("checkpoints", "CHECKPOINTS", right=True),
-        Column("created_at", "CREATED"),
+        Column("created_at", "CREATED", wrap=True),
     ]
     empty = "nothing to put right: every job has ended or is being looked after"
     output.listing(Listing("jobs", columns, rows, lambda row: str(row["job_id"]), empty))

@@ -50,11 +50,12 @@ class CodeVersion:
         path: the folder that it was first taken from.
         git: commit, branch and dirtiness; None when the folder was in no git working tree.
         left_out: what the excludes kept away.
-        skipped: sockets, FIFOs and devices, which cannot be stored.
+        skipped: what cannot be stored: sockets, FIFOs, devices, and files that kept changing while they were
+            read, such as the log of another run.
         new: whether this snapshot stored it; False when it was there, and for versions that are looked up.
         new_bytes: original bytes that this snapshot added to the store.
 
-    `git` and `left_out` are those of the snapshot that returned it; of a version that is looked up, those of
+    `git`, `left_out` and `skipped` are those of the snapshot that returned it; of a version that is looked up, those of
     the first.
     """
 
@@ -90,6 +91,9 @@ class CodeVersions:
     ) -> CodeVersion:  # fmt: skip
         """Store the tree below `path`, unless it is there already; durable on return.
 
+        A tree that changes while it is read is read again, ATTEMPTS times at most, the last time without the
+        files that changed during the time before.
+
         Args:
             path: the project's folder.
             gitignore: whether `.gitignore` files count; None takes `defaults.use_gitignore`.
@@ -98,7 +102,7 @@ class CodeVersions:
 
         Raises:
             NotFound, UsageError: when `path` is not there or no folder, or an ignore file has a wrong pattern.
-            SourceChanged: when the tree changed each of the ATTEMPTS times it was read.
+            SourceChanged: when the tree changed each time.
             GpuTrainError: when something cannot be read; Denied, StorageFull, ReadOnly as their cause says.
         """
         root = _folder(path)
@@ -109,12 +113,18 @@ class CodeVersions:
         )  # fmt: skip
         with ThreadPoolExecutor(1, thread_name_prefix="git") as pool:  # git looks while we walk
             facts = pool.submit(git_facts, root)
+            before = Listing()
             for attempt in range(1, ATTEMPTS + 1):
+                cache = StatCache.open(self._home.cache, KIND, root, clock=self._clock)
+                listing = list_folder(root, excludes, cache)
+                if attempt == ATTEMPTS:
+                    listing.leave_moving(before)
                 try:
-                    return self._attempt(root, excludes, facts.result, progress)
+                    return self._settle(root, listing, cache, facts.result, progress)
                 except SourceChanged:
                     if attempt == ATTEMPTS:
                         raise
+                before = listing
         raise AssertionError("the last attempt returns or raises")
 
     def list(self) -> Sequence[CodeVersion]:
@@ -176,18 +186,19 @@ class CodeVersions:
 
     # Taking a snapshot
 
-    def _attempt(
-        self, root: Path, excludes: Excludes, facts: Callable[[], GitFacts | None], progress: OnProgress | None
-    ) -> CodeVersion:
-        cache = StatCache.open(self._home.cache, KIND, root, clock=self._clock)
-        listing = list_folder(root, excludes, cache)
+    def _settle(
+        self, root: Path, listing: Listing, cache: StatCache, facts: Callable[[], GitFacts | None],
+        progress: OnProgress | None,
+    ) -> CodeVersion:  # fmt: skip
+        """The version of a listing, known or stored now."""
         fingerprint = listing.fingerprint()
         version = self._unchanged(cache, fingerprint)
         if version is None:
             version = self._read_in(root, listing, cache, facts, progress)
             cache.whole = None if listing.is_racy(cache.moment_ns) else [fingerprint, version.id]
             cache.save()
-        return dataclasses.replace(version, git=facts(), left_out=listing.left_out)
+        skipped = tuple(os.fsdecode(path) for path in listing.skipped)
+        return dataclasses.replace(version, git=facts(), left_out=listing.left_out, skipped=skipped)
 
     def _unchanged(self, cache: StatCache, fingerprint: bytes) -> CodeVersion | None:
         """The version that the cache names for exactly this listing, when the store still has it."""

@@ -87,7 +87,7 @@ class Listing:
     Attributes:
         items: what is kept, sorted by path; folders too.
         left_out: what is not.
-        skipped: what cannot be kept: sockets, FIFOs and devices.
+        skipped: what cannot be kept: sockets, FIFOs, devices, and what `leave_moving` took out.
         size_bytes: bytes of the files that are kept.
     """
 
@@ -95,6 +95,14 @@ class Listing:
     left_out: LeftOut = field(default_factory=LeftOut)
     skipped: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
+
+    def leave_moving(self, before: Listing) -> None:
+        """Take the files out that changed or came since an earlier listing; they are skipped then."""
+        then = dict(before.items)
+        moving = {p: s[0] for p, s in self.items if then.get(p) != s and not stat.S_ISDIR(s[-1])}
+        self.items = [item for item in self.items if item[0] not in moving]
+        self.size_bytes -= sum(moving.values())
+        self.skipped = sorted([*self.skipped, *moving])
 
     def fingerprint(self) -> bytes:
         """A digest of all paths and their signatures: the same only when nothing was touched."""

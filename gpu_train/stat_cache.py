@@ -27,6 +27,10 @@ from blake3 import blake3
 RACY_NS = 2_000_000_000
 """How long before a reading a change makes it untrustworthy: the coarsest tick in use (FAT)."""
 
+KEEP_S = 90 * 86_400
+"""Caches that were not used for so long are removed, so that roots which are gone leave nothing for ever."""
+
+_TOUCH_S = 86_400
 _MAGIC = b"gpu-train stat cache 1\n"
 _DIGEST_BYTES = 32
 
@@ -142,6 +146,8 @@ class StatCache:
                 return
             root, whole, paths = msgpack.unpackb(body, strict_map_key=False)
             if root == self._root:
+                if self._file.stat().st_mtime < time.time() - _TOUCH_S:
+                    os.utime(self._file)
                 self.whole = self._saved_whole = whole
                 self._known = {path: (tuple(row[:5]), row[5]) for path, row in paths.items()}
 
@@ -155,7 +161,17 @@ class StatCache:
             with os.fdopen(fd, "wb") as out:
                 out.write(_MAGIC + blake3(body).digest() + body)
             Path(temporary).replace(self._file)
+            _forget_unused(self._file.parent)
         except OSError:
             if temporary is not None:
                 with contextlib.suppress(OSError):
                     Path(temporary).unlink()
+
+
+def _forget_unused(folder: Path) -> None:
+    """Remove the caches that were not used for KEEP_S seconds, and what killed savers left."""
+    oldest = time.time() - KEEP_S
+    for file in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if file.stat().st_mtime < oldest:
+                file.unlink()

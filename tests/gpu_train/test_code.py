@@ -338,6 +338,31 @@ def test_a_file_that_cannot_be_read_is_named(workspace: Workspace, root: Path) -
         workspace.code.snapshot(root)
 
 
+def test_a_log_that_another_run_writes_is_skipped_and_said(workspace: Workspace, root: Path) -> None:
+    log = root / "other.log"
+    log.write_bytes(bytes(32 << 20))
+    stop, started = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with log.open("ab") as out:
+            while not stop.is_set():
+                out.write(b"step\n")
+                out.flush()
+                started.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    started.wait()
+    try:
+        version = workspace.code.snapshot(root)
+    finally:
+        stop.set()
+        writer.join()
+    assert (version.files, version.skipped) == (1, ("other.log",))
+    assert workspace.code.get(version.id).skipped == ("other.log",)
+    assert workspace.code.snapshot(root).files == 2
+
+
 def test_what_is_no_folder(workspace: Workspace, root: Path) -> None:
     with pytest.raises(NotFound, match="not there"):
         workspace.code.snapshot(root / "missing")

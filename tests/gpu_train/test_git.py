@@ -35,9 +35,7 @@ def repo(tmp_path: Path, env: dict[str, str]) -> Path:
 
 
 def git(folder: Path, env: dict[str, str], *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, env=env, check=True, capture_output=True, text=True
-    )
+    done = subprocess.run(["git", *arguments], cwd=folder, env=env, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
@@ -80,9 +78,7 @@ def test_only_the_folder_asked_about_counts(repo: Path, env: dict[str, str]) -> 
     assert facts is not None and facts.dirty is False and facts.branch == "main"
 
 
-def test_before_the_first_commit_and_on_a_detached_head(
-    tmp_path: Path, repo: Path, env: dict[str, str]
-) -> None:
+def test_before_the_first_commit_and_on_a_detached_head(tmp_path: Path, repo: Path, env: dict[str, str]) -> None:
     fresh = tmp_path / "fresh"
     fresh.mkdir()
     git(fresh, env, "init", "-q", "-b", "trunk")
@@ -98,9 +94,7 @@ def test_no_repository_is_none(tmp_path: Path, env: dict[str, str]) -> None:
     assert git_facts(plain, environ=env) is None
 
 
-def test_without_git_commit_and_branch_are_read_from_the_files(
-    tmp_path: Path, repo: Path, env: dict[str, str]
-) -> None:
+def test_without_git_commit_and_branch_are_read_from_the_files(tmp_path: Path, repo: Path, env: dict[str, str]) -> None:
     commit = git(repo, env, "rev-parse", "HEAD")
     bare = without_git(tmp_path, env)
     assert git_facts(repo, environ=bare) == GitFacts(commit, "main", None)
@@ -169,9 +163,7 @@ def test_a_hostile_configuration_runs_nothing(tmp_path: Path, repo: Path, env: d
     # Same size and another time: git must read the file, through the filters, to know.
     for name, text in (("train.py", "print(3)\n"), ("a.bin", "y")):
         (repo / name).write_text(text)
-    plain = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=repo, env=env, capture_output=True, check=False
-    )
+    plain = subprocess.run(["git", "status", "--porcelain"], cwd=repo, env=env, capture_output=True, check=False)
     assert witness.exists(), f"the trap must work on a plain git: {plain.stderr!r}"
     witness.unlink()
     facts = git_facts(repo, environ=env)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from gpu_train.stat_cache import RACY_NS, StatCache, is_racy, signature_of
+from gpu_train.stat_cache import KEEP_S, RACY_NS, StatCache, is_racy, signature_of
 
 NOW = 1_800_000_000_000_000_000
 OLD = NOW - 10 * RACY_NS
@@ -147,3 +148,19 @@ def test_a_file_replaced_by_one_of_the_same_size_and_time_differs(tmp_path: Path
     after = file.stat()
     assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert signature_of(after) != signature_of(before)
+
+
+def test_caches_that_nobody_uses_are_removed(tmp_path: Path) -> None:
+    for root in ("used", "unused"):
+        cache = opened(tmp_path, root=root)
+        cache.put(b"a", signature(), root.encode())
+        cache.save()
+    long_ago = time.time() - KEEP_S - 60
+    for file in (tmp_path / "cache").iterdir():
+        os.utime(file, (long_ago, long_ago))
+    assert opened(tmp_path, root="used").get(b"a", signature()) == b"used"
+    third = opened(tmp_path, root="third")
+    third.put(b"a", signature(), b"third")
+    third.save()
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert opened(tmp_path, root="used").get(b"a", signature()) == b"used"

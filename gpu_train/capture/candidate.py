@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gpu_train.capture.finder import FILE, LOOSE, Found, Member, look_inside
+from gpu_train.capture.finder import FILE, FOLDER, LOOSE, Found, Member, look_inside
 from gpu_train.capture.pin import like, link_file
 from gpu_train.capture.rules import UNFINISHED_BESIDE
 from gpu_train_cas.errors import SourceChanged
@@ -81,13 +81,29 @@ class Candidate:
         return self.pinned >= self.members.keys()
 
     @property
+    def files(self) -> set[Member]:
+        """The regular files among its members."""
+        return {m for m in self.members.values() if m.is_file}
+
+    @property
     def size_bytes(self) -> int:
         """Of the files seen, pinned or missed."""
-        return sum(m.size_bytes for m in self.members.values() if m.is_file) + sum(self.missed.values())
+        return sum(m.size_bytes for m in self.files) + sum(self.missed.values())
 
     def replaces(self, found: Found) -> bool:
-        """Whether what lies under the name now is another file or folder, not this one changed."""
-        return self.found.shape != LOOSE and found.inode != self.found.inode
+        """Whether what lies under the name now is another file or folder, not this one changed.
+
+        Inode numbers come again: a folder made anew may have its predecessor's, so its files are asked too.
+        """
+        if self.found.shape == LOOSE:
+            return False
+        if self.found.inode != found.inode:
+            return True
+        return self.found.shape == FOLDER and bool(self.files) and bool(found.members) and not self.shares_with(found)
+
+    def shares_with(self, found: Found) -> bool:
+        """Whether one of its files lies there unchanged; while it is pinned no other file can have its number."""
+        return not self.files.isdisjoint((found.members or {}).values())
 
     def update(self, found: Found, now: float) -> None:
         """Take note of what is there now, and pin what is new."""

@@ -23,11 +23,11 @@ MARKERS = frozenset((
 ))  # fmt: skip
 """Files that make a folder a checkpoint without any weights beside them."""
 
-_LOOSE_WEIGHTS = matcher((
-    "model*.safetensors", "pytorch_model*.bin", "pytorch_model*.safetensors", "adapter_model*",
-    "diffusion_pytorch_model*", "consolidated*", "*.distcp", "*-[0-9]*-of-[0-9]*.*", "tf_model.h5",
-    "flax_model.msgpack",
-))  # fmt: skip
+_LOOSE_WEIGHTS = re.compile(
+    r"(model|adapter_model|consolidated|(diffusion_)?pytorch_model(_fsdp)?|tf_model|flax_model)"
+    r"(\.(fp16|bf16|fp32|ema|non_ema))?(-\d+-of-\d+)?(\.\d\d)?\.(safetensors|bin|pth|h5|msgpack)\Z"
+    r"|.*-\d+-of-\d+\.\w+\Z|.*\.distcp\Z"
+)
 _LOOSE_COMPANIONS = matcher((
     ".metadata", "config.json", "adapter_config.json", "generation_config.json", "*.index.json", "tokenizer*",
     "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model", "preprocessor_config.json",

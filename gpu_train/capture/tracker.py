@@ -114,7 +114,7 @@ class Tracker:
         )  # fmt: skip
         key = key_of(known)
         earlier = self._open.pop(key, None)
-        if earlier is not None and not earlier.replaces(known):
+        if earlier is not None and earlier.files <= set(found.members.values()):
             earlier.discard()
         elif earlier is not None:
             self._left.append(earlier)
@@ -179,7 +179,7 @@ class Tracker:
             return earlier is not None and earlier != found.path  # renamed, or a second link: an alias
         for other, earlier_done in self._done.items():
             moved = found.shape == FOLDER and earlier_done.inode == found.inode and other != key
-            if moved and members.items() <= earlier_done.members.items():
+            if moved and members and members.items() <= earlier_done.members.items():
                 self._done[key] = _Done(members, found.inode, found.mtime_ns, now)
                 return True
         return False
@@ -198,8 +198,8 @@ class Tracker:
     def _renamed(self, found: Found) -> Candidate | None:
         """The candidate that had this inode under a name that is not there any more."""
         for candidate in self.watched:
-            same = candidate.found.shape == found.shape and candidate.found.inode == found.inode
-            if same and found.inode != (0, 0) and not os.path.lexists(candidate.found.path):
+            same = candidate.found.shape == found.shape != LOOSE and candidate.found.inode == found.inode
+            if same and candidate.shares_with(found) and not os.path.lexists(candidate.found.path):
                 self._remove(candidate)
                 candidate.rename(found)
                 return candidate

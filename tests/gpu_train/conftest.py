@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+import textwrap
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -45,3 +50,95 @@ def workspace(home: Path, tmp_path: Path) -> Iterator[Workspace]:
     """The test's own home, open."""
     with Workspace.open(home, cwd=tmp_path) as opened:
         yield opened
+
+
+KIT = Path(__file__).parents[1] / "kit"
+PATIENCE_S = 60.0
+
+
+def _eventually(condition: Callable[[], object], what: str = "it") -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} never came"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def eventually() -> Callable[..., None]:
+    """Waits until a condition holds, a minute at most; the second argument says what is waited for."""
+    return _eventually
+
+
+@dataclass
+class Launched:
+    """A job that a runner process of its own runs."""
+
+    process: subprocess.Popen[bytes]
+    id_file: Path
+    home: Path
+
+    @property
+    def job_id(self) -> str:
+        """The job's id, once it runs."""
+        _eventually(lambda: self.id_file.exists() or self.process.poll() is not None, "the job's start")
+        assert self.id_file.exists(), self.process.communicate()[1].decode()
+        return self.id_file.read_text()
+
+    def finish(self) -> tuple[int, bytes, bytes]:
+        """Exit code, stdout and stderr at its end."""
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, out, err
+
+
+class Launcher:
+    """Starts jobs in runner processes, each in a process group of its own, as a shell does."""
+
+    def __init__(self, home: Path, cwd: Path) -> None:
+        self.home = home
+        self.cwd = cwd
+        self.launched: list[Launched] = []
+        self.env: dict[str, str] = {}
+
+    def __call__(self, *command: str | Path, **arguments: object) -> Launched:
+        """Start `gpu_train.run` with a command and keyword arguments."""
+        id_file = self.cwd / f"job-id-{len(self.launched)}"
+        task = {"command": [str(word) for word in command]}
+        process = subprocess.Popen(
+            [sys.executable, KIT / "run_job.py", id_file, json.dumps({"task": task, **arguments})], cwd=self.cwd,
+            env={**os.environ, **self.env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            process_group=0,
+        )  # fmt: skip
+        self.launched.append(Launched(process, id_file, self.home))
+        return self.launched[-1]
+
+    def trainer(self, name: str, **arguments: object) -> Launched:
+        """Start one of the fake trainers."""
+        return self(sys.executable, KIT / "trainers" / f"{name}.py", **arguments)
+
+    def script(self, text: str, **arguments: object) -> Launched:
+        """Start a Python script given as text."""
+        path = self.cwd / f"script{len(self.launched)}.py"
+        path.write_text(textwrap.dedent(text))
+        return self(sys.executable, path, **arguments)
+
+    def close(self) -> None:
+        """Leave nothing running, whatever the test did."""
+        for one in self.launched:
+            if one.process.poll() is None:
+                one.process.kill()
+            one.process.communicate()
+
+
+@pytest.fixture
+def launch(home: Path, tmp_path: Path) -> Iterator[Launcher]:
+    """Starts jobs in a working directory of the test's own, which looks for new checkpoints often."""
+    cwd = tmp_path / "project"
+    cwd.mkdir()
+    launcher = Launcher(home, cwd)
+    launcher.env = {
+        "GPU_TRAIN_CAPTURE_SCAN_S": "0.02",
+        "GPU_TRAIN_CAPTURE_SETTLE_S": "0.5",
+        "PYTHONPATH": str(KIT / "trainers"),  # so that scripts can import `writing`
+    }
+    yield launcher
+    launcher.close()

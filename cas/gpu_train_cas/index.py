@@ -109,6 +109,13 @@ class Index:
             self.dead.put_bytes(txn, digest, value)
             self.blocks.delete(txn, digest)
 
+    def forget_dead(self, txn: Txn, digest: Digest, pack: int) -> None:
+        """Forget a tombstoned block whose bytes in that pack are about to go."""
+        value = self.dead.get_bytes(txn, digest)
+        if value is not None and Location.decode(value).pack == pack:
+            self.dead.delete(txn, digest)
+            self.damaged.delete(txn, digest)
+
     def scan(self, txn: Txn) -> Iterator[tuple[Digest, Location]]:
         """All live blocks and objects, in digest order."""
         for key, value in self.blocks.scan_bytes(txn):

@@ -19,6 +19,7 @@ from gpu_train_cas.errors import mapped_os_errors
 from gpu_train_cas.filesystem import remove_if_there
 
 SUFFIX = ".lease"
+STARTING = "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,26 @@ class Lease:
     """A running writer's mark; `release` or the end of the process ends it."""
 
     def __init__(self, folder: Path, purpose: str) -> None:
-        self.id = secrets.token_hex(8)
         self._purpose = purpose
-        self._path = folder / (self.id + SUFFIX)
-        starting = folder / ("." + self.id)
-        with mapped_os_errors(f"writing {starting}"):
+        self._fd = -1
+        with mapped_os_errors(f"writing in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(starting, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            while self._fd < 0:
+                self._take(folder)
+
+    def _take(self, folder: Path) -> None:
+        self.id = secrets.token_hex(8)
+        self._path = folder / (self.id + SUFFIX)
+        starting = folder / (STARTING + self.id)
+        fd = os.open(starting, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
             # Visible under its final name only once it is locked: a cleaner never sees it unlocked.
             os.rename(starting, self._path)
+        except FileNotFoundError:  # a cleaner took it for a dead writer's, between the two calls above
+            os.close(fd)
+        else:
+            self._fd = fd
 
     def announce(self, generation: int) -> None:
         """Say which generation of the index this writer looks things up in, read after the lease was taken."""
@@ -84,7 +95,24 @@ def remove_dead(folder: Path) -> list[str]:
     gone = [lease.id for lease in leases(folder) if not lease.alive]
     for id in gone:
         remove_if_there(folder / (id + SUFFIX))
+    for path in folder.glob(STARTING + "*"):
+        _remove_unlocked(path)
     return gone
+
+
+def _remove_unlocked(path: Path) -> None:
+    """Remove what a writer left that was killed before its lease was whole."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove_if_there(path)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(fd)
 
 
 def _locked(fd: int) -> bool:

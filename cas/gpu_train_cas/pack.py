@@ -28,6 +28,12 @@ SUFFIX = ".pack"
 _HEAD = struct.Struct("<8sII")
 _ENTRY = struct.Struct("<32s32sQIIBB6x")
 _FOOTER = struct.Struct("<QII32s16s")
+ENTRY_BYTES = _ENTRY.size
+"""What a frame takes in the index at the end."""
+
+FRAME_LESS_BYTES = _HEAD.size + _FOOTER.size
+"""What a pack takes besides its frames and their index entries."""
+
 _NO_BASE = bytes(DIGEST_BYTES)
 _SYNC_STEP_BYTES = 32 << 20
 _SCAN_BYTES = 8 << 20

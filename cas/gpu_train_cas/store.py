@@ -13,6 +13,7 @@ from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.codecs import Codec
 from gpu_train_cas.digest import Digest, Kind
 from gpu_train_cas.errors import NotFound, mapped_os_errors
+from gpu_train_cas.gc import TRASH_DAYS, CollectReport, collect
 from gpu_train_cas.index import Location
 from gpu_train_cas.ingest import Folders, Writer
 from gpu_train_cas.lease import Lease
@@ -118,8 +119,11 @@ class Store:
         """A record by its name.
 
         Raises:
-            NotFound: when there is none.
+            NotFound: when there is none (any more).
         """
+        with self.registry.read() as txn:
+            if self.tables.records.get_bytes(txn, digest) is None:
+                raise NotFound(f"record {digest.hex()[:16]} is not in the store; it may have been collected")
         return self.reader.record(digest)
 
     def records(self, kind: str | None = None, *, trashed: bool = False) -> Iterator[tuple[Digest, Record]]:
@@ -160,6 +164,14 @@ class Store:
             self.reader, root, dest, select=select, overwrite=overwrite, progress=progress, threads=threads,
             fsync=fsync,
         )  # fmt: skip
+
+    def gc(
+        self, *, trash_days: float = TRASH_DAYS, dry_run: bool = False, progress: OnProgress | None = None
+    ) -> CollectReport:
+        """Remove what no record needs any more; see `collect`."""
+        return collect(
+            self.registry, self.tables, self.folders, trash_days=trash_days, dry_run=dry_run, progress=progress
+        )
 
     def stats(self, roots: list[Entry] | None = None) -> Stats:
         """What the given record roots take, or all records that are not in the trash."""

@@ -73,7 +73,9 @@ class Transaction:
         row = self._tables.records.get(self.txn, digest) or {"v": 1}
         row |= {"kind": record.kind, "owner": record.owner, "name": record.name,
                 "created_ns": record.created_ns, "trashed_ns": None}  # fmt: skip
-        self._tables.records.put(self.txn, digest, row)
+        # A durable mark (trashed, removed) outlives the registry; only a later one takes it back.
+        marked = self._tables.row_frames.get_bytes(self.txn, row_frame_key(self._tables.records.name, digest))
+        self.put(self._tables.records, digest, row, durable=marked is not None)
         if not self._tables.index.revive(self.txn, digest):
             self._packer.add(Kind.RECORD, digest, len(data), encode_object(data))
         return digest

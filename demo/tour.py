@@ -215,8 +215,8 @@ def main() -> int:
     """Take the tour; 1 when a step failed. Nothing stays mounted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--place", type=Path, default=PROJECT.parent / ".demo", help="folder to work in, made anew")
-    parser.add_argument("--steps", default="1200", help="steps to train")
-    parser.add_argument("--every", default="100", help="steps between two checkpoints")
+    parser.add_argument("--steps", default="600", help="steps to train")
+    parser.add_argument("--every", default="50", help="steps between two checkpoints")
     arguments = parser.parse_args()
     tour = Tour(arguments.place.absolute())
     try:

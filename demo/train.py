@@ -213,8 +213,8 @@ def train(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Read the options and train."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--every", type=int, default=100, help="steps between two checkpoints")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rate", type=float, default=1e-3, help="peak learning rate")
     parser.add_argument("--seed", type=int, default=0)

@@ -24,7 +24,7 @@ class Shell:
     folder: Path
 
     def __call__(self, script: str, *, code: int = 0, timeout_s: float = 240) -> str:
-        """What a script printed, standard error after standard output; insists on its exit code."""
+        """What a script wrote to standard output; insists on its exit code."""
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=self.folder,
@@ -34,9 +34,9 @@ class Shell:
             timeout=timeout_s,
             check=False,
         )
-        said = os.fsdecode(done.stdout + done.stderr)
-        assert done.returncode == code, f"exit {done.returncode} from: {script}\n{said}"
-        return said
+        out, err = os.fsdecode(done.stdout), os.fsdecode(done.stderr)
+        assert done.returncode == code, f"exit {done.returncode} from: {script}\n{out}\n{err}"
+        return out
 
 
 @pytest.fixture

@@ -61,6 +61,6 @@ def test_importing_the_same_run_again_changes_nothing_and_says_so(shell, project
     source = make(project, "torch-inplace", "tiny", tmp_path / "corpus")
     shell(f"gpu-train checkpoints import {source} --job corpus")
     before = shell("gpu-train checkpoints list corpus -o json"), shell("gpu-train stats -o json")
-    said = shell(f"gpu-train checkpoints import {source} --job corpus")
+    said = shell(f"gpu-train checkpoints import {source} --job corpus 2>&1")
     assert "already" in said
     assert (shell("gpu-train checkpoints list corpus -o json"), shell("gpu-train stats -o json")) == before

@@ -24,7 +24,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from gpu_train_cas import EntryKind
 from gpu_train_cas.errors import GpuTrainError, NotFound
-from gpu_train_fuse.node import Attributes, Directory, File, Handle, Link
+from gpu_train_fuse.node import XATTR_PREFIX, Attributes, Directory, File, Handle, Link
 from gpu_train_fuse.support import MountUnavailable, find_library
 from gpu_train_fuse.tree import FileTree, inode
 
@@ -73,7 +73,7 @@ class Adapter:
     def __init__(self, tree: FileTree, facts: Mapping[str, str], invalidate: Callable[[bytes], None]) -> None:
         """Serve `tree`. `facts` become xattrs of the root; `invalidate` drops a path from the kernel's cache."""
         self._tree = tree
-        self._facts = {f"user.gpu_train.{key}": os.fsencode(value) for key, value in facts.items()}
+        self._facts = {XATTR_PREFIX + key: os.fsencode(value) for key, value in facts.items()}
         self._invalidate = invalidate
         self._owner = {"st_uid": os.getuid(), "st_gid": os.getgid()}
         self._handles: dict[int, Handle] = {}
@@ -169,8 +169,8 @@ class Adapter:
 
     @_answered
     def getxattr(self, path: str, name: str) -> bytes:
-        """One extended attribute."""
-        value = self._xattrs(path).get(name)
+        """One extended attribute; `ls -l` asks for several of every file that are none of ours."""
+        value = self._xattrs(path).get(name) if name.startswith(XATTR_PREFIX) else None
         if value is None:
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), path)
         return value

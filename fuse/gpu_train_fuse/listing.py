@@ -105,7 +105,7 @@ class Branch:
 
 @dataclass(slots=True)
 class Listing:
-    """A job as it was read at `read_s`, its checkpoints under the paths they are shown at.
+    """A job as it was read at `read_s`, and found unchanged at `checked_s`; its checkpoints by the paths they have.
 
     Paths follow refs: `checkpoints/X` is what `JOB@X` names. When a name had several contents (a file that is
     overwritten in place), the plain name is the newest and `~` and the version mark the others.
@@ -114,6 +114,7 @@ class Listing:
     job: ShownJob
     stamp: Hashable
     read_s: float
+    checked_s: float
     root: Branch = field(default_factory=Branch)
     paths: dict[ShownPath, ShownCheckpoint] = field(default_factory=dict)
     shown: dict[Digest, tuple[ShownPath, ShownCheckpoint]] = field(default_factory=dict)

@@ -13,6 +13,9 @@ from gpu_train_fuse.listing import Catalogue, Listing, ShownCheckpoint, ShownCod
 from gpu_train_fuse.node import DecodedTrees, Directory, Objects, Origin, StoredDirectory
 
 MAX_ROOTS = 10_000
+CHECK_S = 0.05
+"""For so long an answer is given again without a look at the registry: one stat(2) needs several answers."""
+
 MIN_AGE_S = 0.5
 """An answer younger than this is believed although the registry changed: metrics change it all the time."""
 
@@ -60,10 +63,14 @@ class Shelf:
         """The job, shown below the path `base`; raises NotFound when it is gone."""
         with self._lock:
             known = self._listings.get((job_id, base))
-        now, stamp = self._clock(), self.catalogue.stamp()
-        if known is not None and (known.stamp == stamp or now - known.read_s < MIN_AGE_S):
+        now = self._clock()
+        if known is not None and now - known.checked_s < CHECK_S:
             return known
-        fresh = Listing(self.catalogue.job(job_id), stamp, now)
+        stamp = self.catalogue.stamp()
+        if known is not None and (known.stamp == stamp or now - known.read_s < MIN_AGE_S):
+            known.checked_s = now
+            return known
+        fresh = Listing(self.catalogue.job(job_id), stamp, now, now)
         with self._lock:
             self._listings[job_id, base] = fresh
         if known is not None:
@@ -91,7 +98,7 @@ class Shelf:
         with self._lock:
             gone = self._listings.pop((job_id, base), None)
         if gone is not None:
-            self._note(self._differences(gone, Listing(ShownJob(b"", 0), None, 0.0), base))
+            self._note(self._differences(gone, Listing(ShownJob(b"", 0), None, 0.0, 0.0), base))
 
     def _note(self, paths: Iterable[bytes]) -> None:
         found = list(paths)

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpu_train_cas.codecs import Encoded
 from gpu_train_cas.digest import DIGEST_BYTES, Digest
 from gpu_train_cas.errors import Damaged, TooNew, mapped_os_errors
-from gpu_train_cas.filesystem import remove_if_there
+from gpu_train_cas.filesystem import remove_if_there, size_if_there
 from gpu_train_cas.frame import HEADER_BYTES, open_frame
 from gpu_train_cas.index import Index, Location
 from gpu_train_cas.pack import (
@@ -228,11 +228,11 @@ def remove_orphans(registry: Registry, index: Index, packs: Path, *, dry_run: bo
         return 0
     if dry_run:
         with registry.read() as txn:
-            return sum(path.stat().st_size for path in _orphans(txn, index, packs))
+            return sum(map(size_if_there, _orphans(txn, index, packs)))
     freed = 0
     with registry.write() as txn, mapped_os_errors(f"removing packs in {packs}"):
         for path in _orphans(txn, index, packs):
-            freed += path.stat().st_size
+            freed += size_if_there(path)
             remove_if_there(path)
     return freed
 

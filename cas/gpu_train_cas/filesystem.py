@@ -103,3 +103,11 @@ def remove_tree(folder: int, name: bytes) -> None:
     finally:
         os.close(fd)
     os.rmdir(name, dir_fd=folder)
+
+
+def size_if_there(path: Path) -> int:
+    """A file's length in bytes; 0 when another process has just removed it."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -19,7 +19,7 @@ from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.compaction import Compaction, PackUse, remove_orphans, usage, worth_rewriting
 from gpu_train_cas.digest import Digest
 from gpu_train_cas.errors import Busy, Damaged, NotFound, mapped_os_errors
-from gpu_train_cas.filesystem import remove_if_there
+from gpu_train_cas.filesystem import remove_if_there, size_if_there
 from gpu_train_cas.index import Location
 from gpu_train_cas.ingest import Folders
 from gpu_train_cas.lease import Lease, LeaseFacts, leases, remove_dead
@@ -204,7 +204,7 @@ class _DryRun(_Survey):
         report = self.report
         report.dry_run = True
         report.records = self._expired_records()
-        report.freed_bytes = sum(path.stat().st_size for path in self._leftovers())
+        report.freed_bytes = sum(map(size_if_there, self._leftovers()))
         report.freed_bytes += remove_orphans(self._registry, self._index, self._folders.packs, dry_run=True)
         packs = _AllPacks(self._registry, self._index, self._folders.packs)
         try:
@@ -256,7 +256,7 @@ class _Collection(_Survey):
         """Remove what killed writers left: first, since it needs no room and may make some."""
         with mapped_os_errors(f"cleaning {self._folders.tmp}"):
             for path in self._leftovers():
-                self.report.freed_bytes += path.stat().st_size
+                self.report.freed_bytes += size_if_there(path)
                 remove_if_there(path)
             remove_dead(self._folders.leases)
         self.report.freed_bytes += remove_orphans(self._registry, self._index, self._folders.packs)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from gpu_train_cas.blocksource import LocalPacks
+from gpu_train_cas.check import VerifyReport, verify
 from gpu_train_cas.codecs import Codec
 from gpu_train_cas.digest import Digest, Kind
 from gpu_train_cas.errors import NotFound, mapped_os_errors
@@ -163,6 +164,16 @@ class Store:
         return restore(
             self.reader, root, dest, select=select, overwrite=overwrite, progress=progress, threads=threads,
             fsync=fsync,
+        )  # fmt: skip
+
+    def verify(
+        self, *, sample: float | None = None, max_duration_s: float | None = None,
+        records: Sequence[Digest] | None = None, progress: OnProgress | None = None,
+    ) -> VerifyReport:  # fmt: skip
+        """Read everything back and hash it, or a part of it; see `verify`."""
+        return verify(
+            self.registry, self.tables, self.folders, sample=sample, max_duration_s=max_duration_s,
+            records=records, progress=progress,
         )  # fmt: skip
 
     def gc(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gpu_train
+from gpu_train_cas.pack import PackReader
 from gpu_train_cli import doctor
 
 
@@ -99,3 +100,55 @@ def test_a_home_that_cannot_be_written_can_still_be_read(trained) -> None:
     for path in [home.root, *home.root.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     assert len(trained.program("checkpoints", "-q").stdout.split()) == 3
+
+
+def damage(home: Path) -> None:
+    """Flip one byte in the payload of the largest frame of each pack."""
+    for path in home.rglob("*.pack"):
+        with PackReader(path) as reader:
+            largest = max(reader.index(), key=lambda entry: entry.header.stored_bytes)
+        with path.open("r+b") as pack:
+            pack.seek(largest.end - 1)
+            last = pack.read(1)
+            pack.seek(largest.end - 1)
+            pack.write(bytes([last[0] ^ 1]))
+
+
+def test_verify_reads_all_and_names_what_damage_hits(trained) -> None:
+    program = trained.program
+    sound = json.loads(program("verify", "-o", "json").stdout)
+    assert (sound["ok"], sound["complete"], sound["records"], sound["damaged"]) == (True, True, 3, [])
+    assert program("verify").stderr.endswith(": all of it is as it was stored\n")
+    assert json.loads(program("checkpoints", "verify", "demo@best", "-o", "json").stdout)["ok"] is True
+    part = json.loads(program("verify", "--sample", "1%", "--max-duration", "10m", "-o", "json").stdout)
+    assert part["packs"] < part["packs_total"]
+    damage(program.home)
+    broken = json.loads(program("verify", "-o", "json", code=4).stdout)
+    assert broken["ok"] is False
+    assert {row["name"] for row in broken["damaged"] if row["what"] == "checkpoint"} == {
+        f"demo-abcdef@checkpoint-{step}" for step in (200, 500, 1000)
+    }
+    assert "finding" in program("checkpoints", "verify", "demo", code=4).stderr
+    assert program("checkpoints", "cat", "demo@latest/model.safetensors", code=4).stderr.startswith("gpu-train: error")
+
+
+@pytest.mark.parametrize("arguments", [["--sample", "0"], ["--sample", "x"], ["--max-duration", "soon"]], ids=" ".join)
+def test_limits_that_make_no_sense(program, arguments: list[str]) -> None:
+    assert "; write " in program("verify", *arguments, code=2).stderr
+
+
+def test_gc_says_what_it_would_do_and_does_it(trained) -> None:
+    program = trained.program
+    with gpu_train.Workspace.open(program.home) as workspace:
+        for digest, _ in list(workspace.store.records("checkpoint")):
+            workspace.store.trash(digest)
+    early = json.loads(program("gc", "--dry-run", "-o", "json").stdout)
+    assert (early["dry_run"], early["records"]) == (True, [])
+    (program.cwd / "gpu-train.toml").write_text("[defaults]\ntrash_days = 0\n")
+    would = json.loads(program("gc", "--dry-run", "-o", "json").stdout)
+    assert len(would["records"]) == 3
+    assert would["blocks"] > 0
+    assert "space would be freed" in program("gc", "-n").stdout
+    done = json.loads(program("gc", "-o", "json").stdout)
+    assert (done["dry_run"], sorted(done["records"])) == (False, sorted(would["records"]))
+    assert json.loads(program("stats", "-o", "json").stdout)["original_bytes"] == 0

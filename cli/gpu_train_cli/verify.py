@@ -49,10 +49,10 @@ def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float |
 
 
 @click.command("verify", cls=Command, exits=[4])
-@click.option("--sample", type=Share(), metavar="SHARE", help="Read about that share, what was read longest ago first.")
 @click.option(
-    "--max-duration", type=Duration(), metavar="T", help="Begin nothing more after T, such as 90s, 10m or 2h."
+    "--sample", callback=_share, metavar="SHARE", help="Read about that share (5%), what was read longest ago first."
 )
+@click.option("--max-duration", callback=_seconds, metavar="T", help="Begin nothing more after T (90s, 10m, 2h).")
 @reading
 @pass_invocation
 def verify(invocation: Invocation, sample: float | None, max_duration: float | None, output: Output) -> None:

@@ -66,13 +66,11 @@ class Capture:
         scan_s: seconds between two looks at the checkpoint folder.
         settle_s: seconds without any change before files without another proof count as finished.
         retry_s: seconds before storing is tried again after the disk was full.
-        final_deadline_s: seconds that the last capture may take after the job has ended; 0 is no limit.
     """
 
     scan_s: float = 0.1
     settle_s: float = 2.0
     retry_s: float = 5.0
-    final_deadline_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,28 @@
 """The capture agent of one job: a process of its own that watches, pins, stores and keeps the books.
 
-It is told things over its lifeline, a pipe whose other end only the runner holds: JSON lines, `{"job": {"pid":
-...}}` once the command runs, `{"end": {...}}` when it has ended. The pipe's end without that word means that
-the runner died: the agent then ends the job's processes, does the last capture and marks the job lost.
+It is told things over its lifeline (`lifeline`): `{"job": {"pid": ...}}` once the command runs, `{"end": {...}}` with
+the fields of the job's row when it has ended. The lifeline's end without that word means that the runner
+died: the agent then ends the job's processes, does the last capture and marks the job lost.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import select
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from gpu_train.active import append_line
 from gpu_train.capture.candidate import Commit
 from gpu_train.capture.judge import EXPLICIT
+from gpu_train.capture.ledger import Ledger
+from gpu_train.capture.lifeline import Lifeline
 from gpu_train.capture.reports import Reports
 from gpu_train.capture.storing import Finished, Stored
 from gpu_train.capture.tracker import Decision, Tracker
 from gpu_train.capture.worker import Outcome, Worker
 from gpu_train.process import boot_id, end_job, processes_of, start_time
-from gpu_train.step import step_of, with_version
-from gpu_train.tables.checkpoint import GONE, INCOMPLETE, VERIFIED, Checkpoint
+from gpu_train.tables.checkpoint import INCOMPLETE, VERIFIED
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import SourceChanged, StorageFull
@@ -32,10 +30,11 @@ from gpu_train_cas.errors import SourceChanged, StorageFull
 AGENT_LOCK = "agent.lock"
 """In the control folder: who holds its lock is the job's agent."""
 
+END_FILE = "end.json"
+"""In the control folder: how the job ended, for an agent that comes after the runner."""
+
 BUSY_EXIT = 6
 """Exit code of an agent that found another one at work."""
-
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,16 @@ class End:
     """How the job ended: the fields of its row."""
 
     fields: Mapping[str, Any]
-    clean: bool
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the command ended by itself and said that all is well."""
+        return self.fields.get("exit_code") == 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody saw it end."""
+        return self.fields.get("status") == "lost"
 
 
 class Agent:
@@ -51,186 +59,139 @@ class Agent:
 
     def __init__(self, workspace: Workspace, job: Job, lifeline: int | None) -> None:
         home, settings = workspace.home, workspace.config.capture
-        self.workspace = workspace
-        self.job = job
-        self.settings = settings
-        self._lifeline = lifeline
-        self._buffer = b""
-        self._end: End | None = None
+        self._workspace = workspace
+        self._job = job
+        self._settings = settings
+        self._lifeline = None if lifeline is None else Lifeline(lifeline)
         self._pid, self._pid_start = job.pid, job.pid_start
-        self.tracker = Tracker(
+        self._tracker = Tracker(
             home.checkpoints(job.id), home.pins(job.id), settle_s=settings.settle_s, processes=self._processes
         )
-        self.reports = Reports(workspace, job.id)
-        self.worker = Worker(workspace, job.id, settings.retry_s)
+        self._ledger = Ledger(workspace, job.id)
+        self._reports = Reports(workspace, job.id)
+        self._worker = Worker(workspace, job.id, settings.retry_s)
 
     def run(self) -> None:
         """Watch until the end, then capture what is left; returns when all is stored."""
-        self._know_again()
-        with self.worker:
-            for decision in self.tracker.recover():
+        with self._worker:
+            for decision in self._tracker.recover():
                 self._hand_over(decision)
-            while self._end is None:
+            end = self._listen(0.0)
+            while end is None:
                 self._turn()
-                self._listen(self.settings.scan_s)
-            self._finish(self._end)
-
-    def event(self, kind: str, text: str, **fields: Any) -> None:
-        """Note what happened in the job's event log."""
-        line = {"time_ns": time.time_ns(), "text": text, "kind": kind, "source": "gpu-train", "fields": fields}
-        append_line(self.workspace.home.logs(self.job.id) / "events.jsonl", line)
+                end = self._listen(self._settings.scan_s)
+            self._finish(end)
 
     def _turn(self, **ended: Any) -> None:
         """One round: what was said, what is there, what is decided, what came of it."""
-        for commit in self.reports.commits():
-            self._commit(commit)
-        self.tracker.look()
-        for decision in self.tracker.decide(**ended):
+        for commit in self._reports.commits():
+            self._take(commit)
+        self._tracker.look()
+        for decision in self._tracker.decide(**ended):
             self._hand_over(decision)
-        for outcome in self.worker.outcomes():
-            self._report(outcome)
-        self.reports.take()
+        for outcome in self._worker.outcomes():
+            self._note(outcome)
+        self._ledger.catch_up()
+        self._reports.take()
 
-    def _commit(self, commit: Commit) -> None:
-        decision = self.tracker.take_commit(commit)
+    def _take(self, commit: Commit) -> None:
+        decision = self._tracker.take_commit(commit)
         if decision is not None:
             self._hand_over(decision)
         else:
-            self._gone(commit.path, 0, 0.0, f"{commit.path} was committed, but deleted before it could be kept")
+            self._ledger.committed_and_gone(commit.path)
 
     def _hand_over(self, decision: Decision) -> None:
-        candidate = decision.candidate
+        """Have a checkpoint stored, or enter it as gone."""
+        candidate, verdict = decision.candidate, decision.verdict
         if decision.gone:
-            lifetime_s = candidate.last_seen - candidate.first_seen
-            self._gone(
-                candidate.name, candidate.size_bytes, lifetime_s,
-                f"{candidate.name} was deleted {lifetime_s:.2f} s after it appeared, before its bytes could be kept",
-            )  # fmt: skip
+            self._ledger.deleted(candidate)
             candidate.discard()
             return
         commit = candidate.commit or Commit(candidate.found.path)
         finished = Finished(
-            self.job.id, candidate.name, candidate.base(), candidate.found.shape, dict(candidate.members),
-            decision.verdict.proof or decision.verdict.missing,
-            VERIFIED if decision.verdict.is_whole else INCOMPLETE, candidate.found.path, commit.step, commit.metrics,
-            commit.tags,
+            self._job.id, candidate.name, candidate.base(), candidate.found.shape, dict(candidate.members),
+            verdict.proof or verdict.missing, VERIFIED if verdict.is_whole else INCOMPLETE, candidate.found.path,
+            commit.step, commit.metrics, commit.tags,
         )  # fmt: skip
-        if finished.proof != EXPLICIT and self._is_known(finished):
+        if finished.proof != EXPLICIT and self._ledger.is_known(finished):
             candidate.discard()
-            return
-        self.worker.put(finished, candidate)
-
-    def _report(self, outcome: Outcome) -> None:
-        candidate, finished = outcome.candidate, outcome.finished
-        if isinstance(outcome.result, Stored):
-            candidate.discard()
-            if outcome.result.is_new:
-                self._captured(outcome.result)
-            self._fingerprints[finished.name] = finished.fingerprint
-        elif isinstance(outcome.result, SourceChanged):
-            self.tracker.put_back(candidate, again=False)
-            if finished.state == VERIFIED:
-                self._gone(
-                    candidate.name, candidate.size_bytes, candidate.last_seen - candidate.first_seen,
-                    f"{candidate.name} was written over before it could be kept ({outcome.result})",
-                )  # fmt: skip
-        elif isinstance(outcome.result, StorageFull):
-            self.event("storage", f"no space left: storing {candidate.name} is tried again; {outcome.result}")
         else:
-            self.event("agent", f"storing {candidate.name} failed and is tried again: {outcome.result!r}")
+            self._worker.put(finished, candidate)
 
-    def _captured(self, stored: Stored) -> None:
-        row = stored.checkpoint
-        step = "" if row.step is None else f", step {row.step}"
-        size = f"{row.size_bytes / MIB:.1f} MiB, {stored.new_bytes / MIB:.1f} MiB new"
-        text = f"captured {row.name}{step} ({size}; {row.proof})"
-        if row.state == INCOMPLETE:
-            text = f"{row.name} is incomplete{step} ({size}): missing is {row.proof}"
-        self.event(
-            "captured" if row.state == VERIFIED else "incomplete", text, name=row.name, step=row.step,
-            size_bytes=row.size_bytes, new_bytes=stored.new_bytes, proof=row.proof,
-        )  # fmt: skip
-
-    def _gone(self, name: str, size_bytes: int, lifetime_s: float, text: str) -> None:
-        """Put a checkpoint that was lost into the ledger and the events: it must not be silent."""
-        with self.workspace.store.transaction("capture") as txn:
-            versions = self.workspace.checkpoints.versions_in(txn.txn, self.job.id, name)
-            row = Checkpoint(
-                self.job.id, with_version(name, len(versions) + 1), step=step_of(name), state=GONE,
-                proof="its bytes", created_ns=time.time_ns(), committed_ns=time.time_ns(), size_bytes=size_bytes,
-                lifetime_s=round(lifetime_s, 3),
+    def _note(self, outcome: Outcome) -> None:
+        """Keep the books on what came of storing a checkpoint."""
+        candidate, result = outcome.candidate, outcome.result
+        if isinstance(result, Stored):
+            candidate.discard()
+            self._ledger.stored(outcome.finished, result)
+        elif isinstance(result, SourceChanged):
+            self._tracker.look_again(candidate)
+            if outcome.finished.state == VERIFIED:
+                self._ledger.written_over(candidate, str(result))
+        elif outcome.final:
+            self._ledger.event(
+                "agent", f"storing {candidate.name} failed {outcome.attempt} times and is given up: {result!r}; "
+                f"what was pinned of it stays in {candidate.pin}", name=candidate.name,
             )  # fmt: skip
-            self.workspace.checkpoints.add_in(txn, row)
-        self.event("gone", text, name=name, size_bytes=size_bytes, lifetime_s=round(lifetime_s, 3))
+        elif outcome.attempt == 1:
+            kind = "storage" if isinstance(result, StorageFull) else "agent"
+            self._ledger.event(kind, f"storing {candidate.name} failed and is tried again: {result}")
 
-    def _know_again(self) -> None:
-        """Remember what was stored before, so that a restarted agent reads nothing twice."""
-        with self.workspace.store.registry.read() as txn:
-            rows = list(self.workspace.checkpoints.scan(txn, self.job.id))
-        self._fingerprints = {c.base_name: c.fingerprint for c in rows if c.fingerprint}
-
-    def _is_known(self, finished: Finished) -> bool:
-        return self._fingerprints.get(finished.name) == finished.fingerprint
-
-    # The lifeline
-
-    def _listen(self, timeout_s: float) -> None:
-        """Wait a moment for the runner's word."""
+    def _listen(self, timeout_s: float) -> End | None:
+        """Wait a moment for the runner's word; how the job ended when it did, or when the runner did."""
         if self._lifeline is None:
-            self._end = self._lost("its runner is gone")
-            return
-        if not select.select([self._lifeline], [], [], timeout_s)[0]:
-            return
-        data = os.read(self._lifeline, 65536)
-        if not data:
-            self._end = self._lost("its runner died")
-            return
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        for line in lines:
-            self._hear(json.loads(line))
+            return self._last_word() or self._lost("its runner is gone")
+        for word in self._lifeline.listen(timeout_s):
+            if "job" in word:
+                self._pid, self._pid_start = word["job"]["pid"], word["job"]["pid_start"]
+            if "end" in word:
+                return End(word["end"])
+        return self._lost("its runner died") if self._lifeline.is_cut else None
 
-    def _hear(self, word: Mapping[str, Any]) -> None:
-        if "job" in word:
-            self._pid, self._pid_start = word["job"]["pid"], word["job"]["pid_start"]
-        if "end" in word:
-            self._end = End(word["end"], word["end"].get("exit_code") == 0)
+    def _last_word(self) -> End | None:
+        """How the job ended, as its runner noted before it died itself."""
+        try:
+            return End(json.loads((self._workspace.home.control(self._job.id) / END_FILE).read_text()))
+        except (OSError, ValueError):
+            return None
 
     def _processes(self) -> set[int]:
         return set() if self._pid is None else processes_of(self._pid)
 
-    # The end
-
     def _lost(self, reason: str) -> End:
         """End what is left of the job's processes; without a runner nobody reads what they print."""
-        job = self.workspace.jobs.get(self.job.id) or self.job
+        job = self._workspace.jobs.get(self._job.id) or self._job
         pid, began = self._pid or job.pid, self._pid_start or job.pid_start
         reused = pid is not None and start_time(pid) not in (None, began)
-        if pid is not None and job.boot_id == boot_id() and not reused:
-            end_job(pid, job.id, self.workspace.config.run.interrupt_grace_s)
-        self.event("ended", f"the job is lost: {reason}")
-        return End({"status": "lost", "ended_ns": time.time_ns(), "reason": reason}, False)
+        if pid is not None and job.boot_id in (boot_id(), "") and not reused:
+            end_job(pid, job.id, self._workspace.config.run.interrupt_grace_s)
+        self._ledger.event("ended", f"the job is lost: {reason}")
+        return End({"status": "lost", "ended_ns": time.time_ns(), "reason": reason})
 
     def _finish(self, end: End) -> None:
-        """The last capture: look until there is nothing left to decide or to store."""
-        lived_ns = self._last_sign_ns() if end.fields.get("status") == "lost" else 0
-        deadline = time.monotonic() + (self.settings.final_deadline_s or float("inf"))
+        """The last capture: look until there is nothing left to decide, to store or to write down."""
+        lived_ns = self._last_sign_ns() if end.is_lost else 0
         while True:
-            self._turn(ended=True, clean_end=end.clean, lived_ns=lived_ns)
-            if not (self.tracker.watched or self.worker.is_busy or self.reports.has_commits()):
-                break
-            if time.monotonic() > deadline:
-                self.event("agent", "the last capture took too long and was left; `gpu-train reconcile` goes on")
-                break
-            self.worker.wait(self.settings.scan_s)
-        with self.workspace.store.transaction("end") as txn:
-            job = self.workspace.jobs.get(self.job.id, txn.txn)
-            if job is not None and job.is_live:
-                self.workspace.jobs.put_in(txn, replace(job, **end.fields))
-        self.reports.take(now=True)
+            self._turn(ended=True, clean_end=end.is_clean, lived_ns=lived_ns)
+            busy = self._worker.is_busy or self._ledger.is_behind or self._reports.has_commits()
+            if not (busy or self._tracker.watched) and self._close(end):
+                return
+            self._worker.wait(self._settings.scan_s)
+
+    def _close(self, end: End) -> bool:
+        """Write the last rows; whether there was room for them."""
+        try:
+            self._reports.take(now=True)
+            self._ledger.close(end.fields)
+        except StorageFull:
+            time.sleep(self._settings.scan_s)
+            return False
+        return True
 
     def _last_sign_ns(self) -> int:
         """When the job last printed or reported something; what had come to rest well before that was finished."""
-        logs = self.workspace.home.logs(self.job.id)
+        logs = self._workspace.home.logs(self._job.id)
         times = [0]
         for name in ("stdout.log", "metrics.jsonl"):
             try:

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -79,6 +80,11 @@ class Candidate:
     def is_held(self) -> bool:
         """Whether links hold the bytes of all that it consists of."""
         return self.pinned >= self.members.keys()
+
+    @property
+    def lifetime_s(self) -> float:
+        """How long it was seen."""
+        return self.last_seen - self.first_seen
 
     @property
     def files(self) -> set[Member]:
@@ -188,6 +194,10 @@ class Candidate:
 
     def _describe(self) -> None:
         """Note beside the links what they are, for an agent that comes after this one."""
+        with suppress(OSError):  # a full disk: links may still work, and need nobody to come after us
+            self._write_about()
+
+    def _write_about(self) -> None:
         self.pin.mkdir(parents=True, exist_ok=True)
         about = {
             "name": self.name, "path": self.found.path, "shape": self.found.shape,

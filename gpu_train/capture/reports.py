@@ -6,6 +6,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from gpu_train.capture.tail import Tail
 from gpu_train.tables.event import Event
 from gpu_train.tables.metric import Metric
 from gpu_train.workspace import Workspace
+from gpu_train_cas.errors import StorageFull
 
 BATCH = 10_000
 TAKE_S = 0.5
@@ -43,7 +45,8 @@ class Reports:
             if commit is not None:
                 yield commit
             # A commit read twice changes nothing, so noting it after it was handed over is enough.
-            self._commits_read.write_text(str(end))
+            with suppress(OSError):
+                self._commits_read.write_text(str(end))
 
     def has_commits(self) -> bool:
         """Whether there are bytes behind the last commit that was read."""
@@ -53,12 +56,24 @@ class Reports:
             return False
 
     def take(self, *, now: bool = False) -> None:
-        """Bring new metrics and events into the registry, if it is time or `now`."""
+        """Bring new metrics and events into the registry, if it is time or `now`.
+
+        Raises:
+            StorageFull: when there is no room, but only if asked to do it `now`; nothing is skipped.
+        """
         if not now and time.monotonic() - self._taken < TAKE_S:
             return
         self._taken = time.monotonic()
-        while self._take_batch():
-            continue
+        while True:
+            offsets = self._metrics.offset, self._events.offset
+            try:
+                if not self._take_batch():
+                    return
+            except StorageFull:
+                self._metrics.offset, self._events.offset = offsets
+                if now:
+                    raise
+                return
 
     def _cut_short(self) -> bool:
         with open(self._commits.path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Putting one checkpoint into the store: bytes, record, ledger row and job row in one transaction."""
+"""Putting one checkpoint into the store: bytes, record, ledger row and metrics in one transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_train.capture.finder import FILE, Member
 from gpu_train.step import split_version, step_of, with_version
-from gpu_train.tables.checkpoint import INCOMPLETE, VERIFIED, Checkpoint
+from gpu_train.tables.checkpoint import VERIFIED, Checkpoint
 from gpu_train.tables.metric import Metric, at_step
 from gpu_train.workspace import Workspace
 from gpu_train_cas import Added, Record, Transaction
@@ -107,7 +107,7 @@ class History:
 def store_checkpoint(
     workspace: Workspace, finished: Finished, history: History, check: Callable[[], None] = lambda: None
 ) -> Stored:
-    """Store a checkpoint and commit its record, row, metrics and the job's row together.
+    """Store a checkpoint and commit its record, its row and the metrics it tells of together.
 
     The same content under the same name as the newest version is no new checkpoint; what was said of
     it explicitly is noted on the row that is there. `check` is called when all has been read and may
@@ -157,9 +157,7 @@ def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Adde
     }  # fmt: skip
     record = txn.put_record(Record("checkpoint", row.job_id, name, row.created_ns, added.root, meta))
     row = replace(row, name=name, record=record, identity=added.root.identity)
-    row = workspace.checkpoints.add_in(txn, row)
-    workspace.jobs.update_in(txn, row.job_id)
-    return Stored(row, True, added.new_bytes)
+    return Stored(workspace.checkpoints.add_in(txn, row), True, added.new_bytes)
 
 
 def _merged(old: Checkpoint, new: Checkpoint) -> Checkpoint:
@@ -218,8 +216,3 @@ def _all_but(members: Mapping[str, Member]) -> Callable[[bytes, bool], bool]:
 
 def _first(*values: int | None) -> int | None:
     return next((v for v in values if v is not None), None)
-
-
-def incomplete(finished: Finished, missing: str) -> Finished:
-    """The same checkpoint as one that was never finished."""
-    return replace(finished, state=INCOMPLETE, proof=missing)

@@ -144,15 +144,14 @@ class Tracker:
                 made.append(decision)
         return made
 
-    def put_back(self, candidate: Candidate, *, again: bool) -> None:
-        """What was handed over was not stored: look at it afresh, or keep it pinned to try `again` as it is."""
+    def look_again(self, candidate: Candidate) -> None:
+        """What was handed over turned out to have changed: whatever lies there now is new."""
         done = self._done.get(candidate.key)
         if done is not None and done.members == candidate.members:
-            self._done.pop(candidate.key)
-        for member in candidate.members.values():
+            del self._done[candidate.key]
+        for member in candidate.files:
             self._done_files.pop(member, None)
-        if not again:
-            candidate.discard()
+        candidate.discard()
 
     def _known(self) -> dict[str, tuple[int, int, int]]:
         """Folders that need no look inside; by turns one of them gets it all the same."""

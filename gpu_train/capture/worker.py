@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,29 +11,41 @@ from typing import Self
 from gpu_train.capture.candidate import Candidate
 from gpu_train.capture.storing import Finished, History, Stored, store_checkpoint
 from gpu_train.workspace import Workspace
-from gpu_train_cas.errors import SourceChanged
+from gpu_train_cas.errors import SourceChanged, StorageFull
 
 MAX_ATTEMPTS = 5
+"""For errors whose cause is not known to pass; a full disk is waited for without end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one checkpoint: Stored, or the error; after any but SourceChanged it is tried again."""
+    """What came of one attempt to store a checkpoint: Stored, or the error. Unless `final` it is tried again."""
 
     finished: Finished
     candidate: Candidate
     result: Stored | Exception
-    final: bool = True
+    attempt: int
+    final: bool
+
+
+@dataclass(slots=True)
+class _Task:
+    finished: Finished
+    candidate: Candidate
+    attempt: int = 0
 
 
 class Worker:
-    """Stores checkpoints one after another in the order in which they come."""
+    """Stores checkpoints one after another in the order in which they come.
+
+    `put` and `outcomes` are for the watching thread. Leaving it as a context manager waits for what is being stored.
+    """
 
     def __init__(self, workspace: Workspace, job_id: str, retry_s: float) -> None:
         self._workspace = workspace
         self._history = History(workspace, job_id)
         self._retry_s = retry_s
-        self._waiting: deque[tuple[Finished, Candidate]] = deque()
+        self._waiting: deque[_Task] = deque()
         self._outcomes: deque[Outcome] = deque()
         self._changed = threading.Condition()
         self._working = False
@@ -62,50 +73,51 @@ class Worker:
     def put(self, finished: Finished, candidate: Candidate) -> None:
         """Have a checkpoint stored."""
         with self._changed:
-            self._waiting.append((finished, candidate))
+            self._waiting.append(_Task(finished, candidate))
             self._changed.notify_all()
 
     def outcomes(self) -> list[Outcome]:
-        """What came of those that are through, once each."""
+        """What came of those that were tried, once each."""
         with self._changed:
             made = list(self._outcomes)
             self._outcomes.clear()
             return made
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until something is through, or the time is over."""
+        """Wait until something was tried, or the time is over."""
         with self._changed:
             if not self._outcomes:
                 self._changed.wait(timeout_s)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._waiting and not self._closing:
-                    self._changed.wait()
-                if not self._waiting:
-                    return
-                finished, candidate = self._waiting.popleft()
-                self._working = True
-            outcome = self._store(finished, candidate)
+        while (task := self._next()) is not None:
+            outcome = self._store(task)
             with self._changed:
                 self._working = False
                 self._outcomes.append(outcome)
                 if not outcome.final:
-                    self._waiting.appendleft((finished, candidate))
+                    self._waiting.appendleft(task)
                 self._changed.notify_all()
-                if not outcome.final and not self._closing:
-                    until = time.monotonic() + self._retry_s
-                    while not self._closing and (left := until - time.monotonic()) > 0:
-                        self._changed.wait(left)
-                if not outcome.final and self._closing:
-                    return
+                if not outcome.final:
+                    self._changed.wait_for(lambda: self._closing, self._retry_s)
 
-    def _store(self, finished: Finished, candidate: Candidate) -> Outcome:
+    def _next(self) -> _Task | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closing)
+            if self._closing:
+                return None
+            self._working = True
+            return self._waiting.popleft()
+
+    def _store(self, task: _Task) -> Outcome:
+        task.attempt += 1
+        finished, candidate = task.finished, task.candidate
         try:
             result = store_checkpoint(self._workspace, finished, self._history, lambda: candidate.check(finished.base))
         except SourceChanged as e:
-            return Outcome(finished, candidate, e)
-        except Exception as e:  # nothing that storing can raise may end the watch, or a checkpoint is lost
-            return Outcome(finished, candidate, e, final=False)
-        return Outcome(finished, candidate, result)
+            return Outcome(finished, candidate, e, task.attempt, final=True)
+        except StorageFull as e:
+            return Outcome(finished, candidate, e, task.attempt, final=False)
+        except Exception as e:  # whatever storing raises must not end the watch, or every later checkpoint is lost
+            return Outcome(finished, candidate, e, task.attempt, final=task.attempt >= MAX_ATTEMPTS)
+        return Outcome(finished, candidate, result, task.attempt, final=True)

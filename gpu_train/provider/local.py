@@ -8,6 +8,7 @@ finish in the background.
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import signal
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_train.active import append_line
+from gpu_train.capture.agent import END_FILE
 from gpu_train.environment import current
 from gpu_train.host import PythonFacts, host_facts
 from gpu_train.process import boot_id, job_processes, send, start_time
@@ -31,6 +33,7 @@ from gpu_train.provider.request import Request, job_environment
 from gpu_train.provider.watcher import Watcher
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
+from gpu_train_cas.errors import GpuTrainError
 
 KILL_FILE = "kill"
 """In the control folder: somebody asked for the job to be killed."""
@@ -38,6 +41,7 @@ KILL_FILE = "kill"
 LEFTOVER_GRACE_S = 3.0
 TICK_S = 0.2
 FINAL_STARTS = 3
+SLOW_S = 5.0
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Notify = Callable[[str], None]
 
@@ -65,9 +69,10 @@ class Run:
         self._selector = selectors.DefaultSelector()
 
     def event(self, kind: str, text: str, **fields: Any) -> None:
-        """Note what happened in the job's event log."""
+        """Note what happened in the job's event log; lost when the disk is full."""
         line = {"time_ns": time.time_ns(), "text": text, "kind": kind, "source": "gpu-train", "fields": fields}
-        append_line(self._events, line)
+        with suppress(OSError):
+            append_line(self._events, line)
 
     def run(self, on_start: Callable[[Job], None] = lambda job: None) -> Job:
         """Run the job; returns its row when everything is captured."""
@@ -98,15 +103,24 @@ class Run:
             job.command, cwd=job.cwd, env=env, stdin=self._stdin(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True, bufsize=0,
         )  # fmt: skip
+        try:
+            self._announce(child, host, facts)
+        except BaseException:
+            send(job_processes(child.pid, job.id), signal.SIGKILL)
+            child.communicate()
+            raise
+        return child
+
+    def _announce(self, child: subprocess.Popen[bytes], host: dict[str, Any], facts: PythonFacts) -> None:
+        """Tell the agent and the registry of the running command."""
         began = start_time(child.pid)
         self._watcher.tell({"job": {"pid": child.pid, "pid_start": began}})
         self.job = self.workspace.jobs.update(
-            job.id, status="running", started_ns=time.time_ns(), pid=child.pid, pid_start=began,
+            self.job.id, status="running", started_ns=time.time_ns(), pid=child.pid, pid_start=began,
             runner_pid=os.getpid(), runner_start=start_time(os.getpid()), agent_pid=self._watcher.pid,
             boot_id=boot_id(), host=host, environment=facts.result(),
         )  # fmt: skip
-        self.event("started", f"started {' '.join(job.command)}", pid=child.pid)
-        return child
+        self.event("started", f"started {' '.join(self.job.command)}", pid=child.pid)
 
     def _failed_to_start(self, error: BaseException) -> None:
         self._output.close()
@@ -229,6 +243,8 @@ class Run:
         self.event("ended", _in_words(fields), **{k: fields[k] for k in ("status", "exit_code", "signal")})
         if self._output.lost_bytes:
             self.event("storage", f"{self._output.lost_bytes} bytes of output are not in stdout.log: the disk was full")
+        with suppress(OSError):
+            (self.workspace.home.control(self.job.id) / END_FILE).write_text(json.dumps(fields))
         self._watcher.tell({"end": fields})
         self._wait_for_capture()
         return self._settle_row(fields)
@@ -236,7 +252,11 @@ class Run:
     def _wait_for_capture(self) -> None:
         asked = len(self._asked)
         starts = self._watcher.starts
+        tell_at: float | None = time.monotonic() + SLOW_S
         while self._watcher.wait(TICK_S) != 0:
+            if tell_at is not None and time.monotonic() > tell_at:
+                self._notify("the job has ended; the last capture is still running")
+                tell_at = None
             while self._signals:
                 self._asked.append(self._signals.popleft())
                 asked_now = len(self._asked) - asked
@@ -254,7 +274,10 @@ class Run:
         """The job's final row; the agent has written it unless it failed or goes on in the background."""
         job = self.workspace.jobs.get(self.job.id) or self.job
         if job.is_live and not self._watcher.is_running():
-            job = self.workspace.jobs.update(job.id, **fields)
+            try:
+                job = self.workspace.jobs.update(job.id, **fields)
+            except GpuTrainError as e:  # the exit code must reach the caller all the same
+                self._notify(f"how the job ended could not be written down: {e}; `gpu-train reconcile` tries it again")
         return job if not job.is_live else replace(job, **fields)
 
     def _outcome(self, code: int) -> dict[str, Any]:

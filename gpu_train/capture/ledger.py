@@ -1,0 +1,118 @@
+"""The books of one job: what was captured, incomplete or gone, as rows and as events, never silently.
+
+A full disk must not stop the watch: what cannot be written then is kept and written later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from gpu_train.active import append_line
+from gpu_train.capture.candidate import Candidate
+from gpu_train.capture.storing import Finished, Stored
+from gpu_train.step import step_of, with_version
+from gpu_train.tables.checkpoint import GONE, INCOMPLETE, Checkpoint
+from gpu_train.workspace import Workspace
+from gpu_train_cas.errors import GpuTrainError
+
+MIB = 1 << 20
+
+
+class Ledger:
+    """Writes the books of one job; used by one thread."""
+
+    def __init__(self, workspace: Workspace, job_id: str) -> None:
+        self._workspace = workspace
+        self._job_id = job_id
+        self._events = workspace.home.logs(job_id) / "events.jsonl"
+        self._late: deque[Checkpoint] = deque()
+        with workspace.store.registry.read() as txn:
+            rows = list(workspace.checkpoints.scan(txn, job_id))
+        self._fingerprints = {c.base_name: c.fingerprint for c in rows if c.fingerprint}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows wait for room on the disk."""
+        return bool(self._late)
+
+    def event(self, kind: str, text: str, **fields: Any) -> None:
+        """Note what happened in the job's event log; lost when the disk is full."""
+        line = {"time_ns": time.time_ns(), "text": text, "kind": kind, "source": "gpu-train", "fields": fields}
+        with suppress(OSError):
+            append_line(self._events, line)
+
+    def is_known(self, finished: Finished) -> bool:
+        """Whether these very files were the last to be stored under their name, also by an earlier agent."""
+        return self._fingerprints.get(finished.name) == finished.fingerprint
+
+    def stored(self, finished: Finished, stored: Stored) -> None:
+        """Tell of a checkpoint whose row has been committed."""
+        self._fingerprints[finished.name] = finished.fingerprint
+        if not stored.is_new:
+            return
+        row = stored.checkpoint
+        step = "" if row.step is None else f", step {row.step}"
+        size = f"{row.size_bytes / MIB:.1f} MiB, {stored.new_bytes / MIB:.1f} MiB new"
+        kind, text = "captured", f"captured {row.name}{step} ({size}; {row.proof})"
+        if row.state == INCOMPLETE:
+            kind, text = "incomplete", f"{row.name} is incomplete{step} ({size}): missing is {row.proof}"
+        self.event(
+            kind, text, name=row.name, step=row.step, size_bytes=row.size_bytes, new_bytes=stored.new_bytes,
+            proof=row.proof,
+        )  # fmt: skip
+
+    def deleted(self, candidate: Candidate) -> None:
+        """A checkpoint was deleted before its bytes could be kept."""
+        self._gone(
+            candidate.name, candidate.size_bytes, candidate.lifetime_s,
+            f"was deleted {candidate.lifetime_s:.2f} s after it appeared, before its bytes could be kept",
+        )  # fmt: skip
+
+    def written_over(self, candidate: Candidate, reason: str) -> None:
+        """A finished checkpoint was written over in place before it was stored."""
+        text = f"was written over before it could be stored ({reason})"
+        self._gone(candidate.name, candidate.size_bytes, candidate.lifetime_s, text)
+
+    def committed_and_gone(self, path: str) -> None:
+        """A checkpoint was committed by the job and not there any more when the commit was read."""
+        self._gone(path.rpartition("/")[2], 0, 0.0, f"({path}) was committed, but deleted before it could be kept")
+
+    def catch_up(self) -> None:
+        """Write the rows that had to wait, if there is room now."""
+        while self._late:
+            row = self._late[0]
+            try:
+                with self._workspace.store.transaction("capture") as txn:
+                    versions = self._workspace.checkpoints.versions_in(txn.txn, self._job_id, row.name)
+                    name = with_version(row.name, len(versions) + 1)
+                    self._workspace.checkpoints.add_in(txn, replace(row, name=name))
+            except GpuTrainError:
+                return
+            self._late.popleft()
+
+    def close(self, fields: Mapping[str, Any]) -> None:
+        """Write how the job ended into its row, unless somebody has.
+
+        Raises:
+            StorageFull: when there is no room; try again.
+        """
+        with self._workspace.store.transaction("end") as txn:
+            job = self._workspace.jobs.get(self._job_id, txn.txn)
+            if job is not None and job.is_live:
+                self._workspace.jobs.put_in(txn, replace(job, **fields))
+
+    def _gone(self, name: str, size_bytes: int, lifetime_s: float, what: str) -> None:
+        now = time.time_ns()
+        self._late.append(
+            Checkpoint(
+                self._job_id, name, step=step_of(name), state=GONE, proof="its bytes", created_ns=now,
+                committed_ns=now, size_bytes=size_bytes, lifetime_s=round(lifetime_s, 3),
+            )
+        )  # fmt: skip
+        self.catch_up()
+        self.event("gone", f"{name} {what}", name=name, size_bytes=size_bytes, lifetime_s=round(lifetime_s, 3))

@@ -81,7 +81,7 @@ class Tracker:
     @property
     def watched(self) -> list[Candidate]:
         """Everything that is not decided yet."""
-        return [*self._open.values(), *self._left]
+        return [*self._left, *self._open.values()]
 
     def look(self) -> None:
         """See what is there, and pin what is new."""
@@ -137,8 +137,10 @@ class Tracker:
         now = self._clock()
         made = []
         written = _Written(self._processes)
-        for candidate in [*self._left, *self._open.values()]:
+        for candidate in self.watched:
             deleted = candidate.absent_since is not None
+            if deleted and not ended and candidate not in self._left:
+                continue  # missing in one look, which may have fallen into a rename
             decision = self._decide_one(candidate, now, deleted, ended, clean_end, written, lived_ns)
             if decision is not None:
                 made.append(decision)
@@ -187,7 +189,7 @@ class Tracker:
         candidate = self._open.get(key)
         if candidate is not None and candidate.replaces(found):
             candidate.absent_since = now
-            self._leave(key)
+            self._left.append(self._open.pop(key))
             candidate = None
         if candidate is None:
             candidate = self._renamed(found) or Candidate(found, self._pin_path(), now, time.time_ns())
@@ -205,7 +207,7 @@ class Tracker:
         return None
 
     def _leave(self, key: Key) -> None:
-        """Move a candidate whose name is gone, or stands for something else now, to those left over."""
+        """Move a candidate whose name is gone to those left over."""
         candidate = self._open.pop(key)
         if candidate.found.shape != LOOSE and _inode(candidate.found.path) == candidate.found.inode:
             candidate.discard()  # still there, but seen to be part of something larger, or a container

@@ -1,0 +1,305 @@
+"""The tracker with a clock of the test's own: what it takes, what it leaves, what it reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from gpu_train.capture.candidate import Commit
+from gpu_train.capture.finder import look_inside
+from gpu_train.capture.pin import link_tree
+from gpu_train.capture.tracker import Decision, Tracker
+from gpu_train_cas.errors import SourceChanged
+
+
+def safetensors(fill: int = 0) -> bytes:
+    header = json.dumps({"w": {"dtype": "U8", "shape": [64], "data_offsets": [0, 64]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes([fill]) * 64
+
+
+class Watch:
+    """A tracker over two folders, and time that passes when the test says so."""
+
+    def __init__(self, base: Path) -> None:
+        self.root, self.pins, self.now = base / "checkpoints", base / "pins", 1000.0
+        self.root.mkdir()
+        self.written = False
+        self.tracker = self.fresh()
+
+    def fresh(self) -> Tracker:
+        return Tracker(self.root, self.pins, settle_s=2.0, clock=lambda: self.now)
+
+    def turn(self, after_s: float = 0.1, **ended: bool) -> list[str]:
+        """One look after some time; what was decided, as "name: proof" or "name: !missing" or "name: gone"."""
+        self.now += after_s
+        self.tracker.look()
+        return [said(d) for d in self.tracker.decide(**ended)]
+
+    def settle(self, seconds: float = 3.0) -> list[str]:
+        made = []
+        for _ in range(int(seconds / 0.1)):
+            made += self.turn(0.1)
+        return made
+
+    def write(self, name: str, data: bytes) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return path
+
+
+def said(decision: Decision) -> str:
+    if decision.gone:
+        return f"{decision.candidate.name}: gone"
+    return f"{decision.candidate.name}: {decision.verdict.proof or '!' + decision.verdict.missing}"
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(tmp_path)
+
+
+def test_a_checkpoint_is_taken_once(watch: Watch) -> None:
+    watch.write("checkpoint-5/model.safetensors", safetensors())
+    assert watch.turn() == []
+    assert watch.settle() == ["checkpoint-5: files"]
+    assert watch.settle() == []
+    shutil.rmtree(watch.root / "checkpoint-5")
+    assert watch.settle() == []
+    assert watch.turn(ended=True) == []
+
+
+def test_a_marker_and_deletion_at_once(watch: Watch) -> None:
+    for name in ("model.safetensors", "training_args.bin", "trainer_state.json"):
+        watch.write(f"checkpoint-5/{name}", safetensors() if name.startswith("m") else b"{}")
+    assert watch.turn() == []
+    shutil.rmtree(watch.root / "checkpoint-5")
+    assert watch.settle(1) == ["checkpoint-5: hf-trainer"]
+
+
+def test_files_that_vanish_one_after_another_are_all_kept(watch: Watch) -> None:
+    for name in ("model.safetensors", "training_args.bin", "trainer_state.json"):
+        watch.write(f"checkpoint-5/{name}", safetensors() if name.startswith("m") else b"{}")
+    watch.turn(0.1)
+    (watch.root / "checkpoint-5" / "trainer_state.json").unlink()
+    assert watch.turn(0.1) == []
+    shutil.rmtree(watch.root / "checkpoint-5")
+    watch.turn()
+    watch.now += 1
+    watch.tracker.look()
+    (decision,) = watch.tracker.decide()
+    assert said(decision) == "checkpoint-5: hf-trainer"
+    assert set(look_inside(str(decision.candidate.base()))[0]) == {
+        "model.safetensors", "training_args.bin", "trainer_state.json",
+    }  # fmt: skip
+
+
+def test_a_file_removed_from_a_resting_checkpoint_is_no_part_of_it(watch: Watch) -> None:
+    watch.write("checkpoint-5/model.safetensors", safetensors())
+    scratch = watch.write("checkpoint-5/scratch.bin", b"x")
+    watch.turn()
+    scratch.unlink()
+    watch.tracker.look()
+    made = []
+    for _ in range(40):
+        watch.now += 0.1
+        watch.tracker.look()
+        made += watch.tracker.decide()
+    assert [said(d) for d in made] == ["checkpoint-5: files"]
+    assert set(made[0].candidate.members) == {"model.safetensors"}
+
+
+def test_versions_by_rename(watch: Watch) -> None:
+    """Each version replaces the one before by a rename, as careful programs do."""
+    for version in range(3):
+        watch.write("new.tmp", safetensors(version))
+        (watch.root / "new.tmp").replace(watch.root / "last.safetensors")
+        watch.tracker.look()
+    made = watch.turn()
+    assert made == ["last.safetensors: files"] * 3
+
+
+def test_versions_in_place(watch: Watch) -> None:
+    path = watch.write("ckpt-1.safetensors", safetensors(1))
+    assert watch.turn() == ["ckpt-1.safetensors: files"]
+    with open(path, "r+b") as file:
+        file.truncate(10)
+    assert watch.turn() == []
+    path.write_bytes(safetensors(2))
+    assert watch.turn() == ["ckpt-1.safetensors: files"]
+
+
+def test_a_folder_made_anew_under_the_same_name(watch: Watch) -> None:
+    watch.write("checkpoint-5/model.safetensors", safetensors(1))
+    watch.turn()
+    shutil.rmtree(watch.root / "checkpoint-5")
+    watch.write("checkpoint-5/model.safetensors", safetensors(2))
+    assert watch.settle() == ["checkpoint-5: files", "checkpoint-5: files"]
+
+
+def test_a_renamed_checkpoint_is_one(watch: Watch) -> None:
+    watch.write("saving/checkpoint-5/model.safetensors", safetensors(1))
+    watch.turn()
+    os.rename(watch.root / "saving" / "checkpoint-5", watch.root / "checkpoint-5")
+    assert watch.settle() == ["checkpoint-5: files"]
+    os.rename(watch.root / "checkpoint-5", watch.root / "checkpoint-5-old")
+    assert watch.settle() == []
+
+
+def test_a_second_link_or_a_moved_file_is_an_alias(watch: Watch) -> None:
+    path = watch.write("epoch=1-step=5.ckpt", safetensors(1))
+    assert watch.turn() == ["epoch=1-step=5.ckpt: files"]
+    os.link(path, watch.root / "best.ckpt")
+    (watch.root / "last.ckpt").symlink_to(path.name)
+    assert watch.settle() == []
+    os.rename(path, watch.root / "kept.ckpt")
+    assert watch.settle() == []
+
+
+def test_additions_to_a_taken_checkpoint_make_a_new_version(watch: Watch) -> None:
+    watch.write("checkpoint-5/model.safetensors", safetensors(1))
+    assert watch.settle() == ["checkpoint-5: files"]
+    watch.write("checkpoint-5/optimizer.safetensors", safetensors(2))
+    assert watch.settle() == ["checkpoint-5: files"]
+    (watch.root / "checkpoint-5" / "optimizer.safetensors").unlink()
+    assert watch.settle() == []
+
+
+def test_a_file_rewritten_deep_inside_is_noticed(watch: Watch) -> None:
+    path = watch.write("checkpoint-5/a/b/model.safetensors", safetensors(1))
+    watch.write("checkpoint-6/model.safetensors", safetensors(1))
+    assert sorted(watch.settle()) == ["checkpoint-5: files", "checkpoint-6: files"]
+    path.write_bytes(safetensors(2))
+    assert watch.settle() == ["checkpoint-5: files"]
+
+
+def test_loose_files_become_final(watch: Watch) -> None:
+    watch.write("model.safetensors", safetensors(1))
+    watch.turn()
+    watch.write("config.json", b"{}")
+    watch.write("run/model.safetensors", safetensors(1))
+    watch.write("run/config.json", b"{}")
+    watch.write("run/checkpoint-5/model.safetensors", safetensors(1))
+    assert sorted(watch.settle()) == ["final: files", "run/checkpoint-5: files", "run/final: files"]
+
+
+def test_unfinished_at_the_end(watch: Watch) -> None:
+    watch.write("step-5/__0_0.distcp", safetensors())
+    watch.write("w.pkl", b"bytes")
+    assert watch.turn() == []
+    assert sorted(watch.turn(ended=True)) == [
+        "step-5: !.metadata (torch-dcp)",
+        "w.pkl: !proof that it was finished: the job ended while it was being written",
+    ]
+
+
+def test_at_a_clean_end_what_is_there_is_whole(watch: Watch) -> None:
+    watch.write("w.pkl", b"bytes")
+    watch.turn()
+    assert watch.turn(ended=True, clean_end=True) == ["w.pkl: ended"]
+
+
+def test_deleted_without_proof_is_kept_as_incomplete(watch: Watch) -> None:
+    watch.write("checkpoint-5/w.pkl", b"bytes")
+    watch.turn()
+    shutil.rmtree(watch.root / "checkpoint-5")
+    assert watch.settle() == ["checkpoint-5: !proof that it was finished"]
+
+
+def test_a_nemo_marker_beside(watch: Watch) -> None:
+    watch.write("m-1.nemo", b"bytes")
+    watch.write("m-1-unfinished", b"")
+    assert watch.settle(5) == []
+    (watch.root / "m-1-unfinished").unlink()
+    assert watch.settle(5) == ["m-1.nemo: quiet"]
+
+
+def test_what_cannot_be_linked_is_read_where_it_lies(watch: Watch) -> None:
+    """A file stands where the pins would go, so no link can be made."""
+    watch.pins.write_bytes(b"")
+    watch.write("ckpt-1.safetensors", safetensors(1))
+    watch.tracker.look()
+    (decision,) = watch.tracker.decide()
+    assert decision.candidate.base() == watch.root
+    decision.candidate.check(watch.root)
+
+
+def test_what_cannot_be_linked_and_is_deleted_is_gone(watch: Watch) -> None:
+    watch.pins.write_bytes(b"")
+    watch.write("checkpoint-5/w.pkl", b"bytes")
+    watch.turn()
+    shutil.rmtree(watch.root / "checkpoint-5")
+    assert watch.settle() == ["checkpoint-5: gone"]
+
+
+def test_a_change_after_the_judgement_is_found(watch: Watch) -> None:
+    path = watch.write("ckpt-1.safetensors", safetensors(1))
+    watch.tracker.look()
+    (decision,) = watch.tracker.decide()
+    base = decision.candidate.base()
+    decision.candidate.check(base)
+    path.write_bytes(safetensors(2) + b"more")
+    with pytest.raises(SourceChanged, match=r"ckpt-1.safetensors changed while it was being stored"):
+        decision.candidate.check(base)
+    watch.tracker.look_again(decision.candidate)
+    watch.tracker.look()
+    assert [c.name for c in watch.tracker.watched] == ["ckpt-1.safetensors"]
+
+
+def test_what_an_earlier_agent_pinned_is_taken_over(watch: Watch) -> None:
+    watch.write("checkpoint-5/model.safetensors", safetensors(1))
+    watch.write("checkpoint-6/model.safetensors", safetensors(2))
+    watch.turn()
+    shutil.rmtree(watch.root / "checkpoint-5")
+    watch.tracker = watch.fresh()
+    assert watch.tracker.recover() == []
+    assert sorted(watch.settle()) == ["checkpoint-5: files", "checkpoint-6: files"]
+
+
+def test_a_commit_that_an_earlier_agent_took_is_taken_over(watch: Watch) -> None:
+    path = watch.write("w.pkl", b"bytes")
+    assert watch.tracker.take_commit(Commit(str(path), step=7, tags={"a": "b"})) is not None
+    watch.tracker = watch.fresh()
+    (decision,) = watch.tracker.recover()
+    assert said(decision) == "w.pkl: explicit"
+    assert decision.candidate.commit == Commit(str(path), None, 7, {}, {"a": "b"})
+    assert watch.settle() == []
+
+
+def test_a_commit_with_links_of_its_own(watch: Watch) -> None:
+    path = watch.write("checkpoint-5/model.safetensors", safetensors(1)).parent
+    watch.turn()
+    assert link_tree(path, watch.pins / "c1" / "checkpoint-5")
+    shutil.rmtree(path)
+    decision = watch.tracker.take_commit(Commit(str(path), str(watch.pins / "c1")))
+    assert decision is not None
+    assert said(decision) == "checkpoint-5: explicit"
+    assert set(look_inside(str(decision.candidate.base()))[0]) == {"model.safetensors"}
+    assert watch.settle() == []
+    decision.candidate.discard()
+    assert list(watch.pins.iterdir()) == []
+
+
+def test_a_commit_of_what_is_not_there(watch: Watch) -> None:
+    assert watch.tracker.take_commit(Commit(str(watch.root / "nothing"))) is None
+
+
+def test_folder_modes_and_times_are_the_checkpoints(watch: Watch) -> None:
+    folder = watch.write("checkpoint-5/sub/model.safetensors", safetensors(1)).parents[1]
+    (folder / "sub").chmod(0o750)
+    os.utime(folder / "sub", ns=(10**18, 10**18))
+    watch.turn()
+    (decision,) = [d for d in _decisions(watch) if d.candidate.name == "checkpoint-5"]
+    pinned = (decision.candidate.base() / "sub").stat()
+    assert (pinned.st_mode & 0o7777, pinned.st_mtime_ns) == (0o750, 10**18)
+
+
+def _decisions(watch: Watch) -> list[Decision]:
+    watch.now += 3
+    watch.tracker.look()
+    return watch.tracker.decide()

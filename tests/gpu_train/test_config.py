@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_train.config import Config, configure
+from gpu_train.home import Home
+from gpu_train_cas.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def _nothing_configured() -> Iterator[None]:
+    yield
+    configure()
+
+
+def load(home: Path, cwd: Path, **env: str) -> Config:
+    return Config.load(Home.locate(home), cwd=cwd, environ=env)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_defaults(home: Path, tmp_path: Path) -> None:
+    config = load(home, tmp_path)
+    assert (config.defaults.project, config.defaults.trash_days, config.defaults.snapshot_code) == ("default", 7, True)
+    assert {s.origin for s in config.settings()} == {"default"}
+    assert "capture.settle_s" in {s.key for s in config.settings()}
+
+
+def test_stronger_sources_win(home: Path, tmp_path: Path) -> None:
+    key, cwd = "defaults.project", tmp_path / "deep" / "er"
+    cwd.mkdir(parents=True)
+
+    def seen(**env: str) -> tuple[str, str]:
+        config = load(home, cwd, **env)
+        return config.defaults.project, config.origin(key)
+
+    assert seen() == ("default", "default")
+    user = write(home / "config.toml", '[defaults]\nproject = "user"\n')
+    assert seen() == ("user", str(user))
+    project = write(tmp_path / "gpu-train.toml", '[defaults]\nproject = "project"\n')
+    assert seen() == ("project", str(project))
+    configure(registry={"defaults": {"project": "call"}}, use=["a"])
+    assert seen() == ("call", "gpu_train.configure")
+    assert load(home, cwd).use == ("a",)
+    assert seen(GPU_TRAIN_DEFAULTS_PROJECT="env") == ("env", "GPU_TRAIN_DEFAULTS_PROJECT")
+    configure()
+    assert seen() == ("project", str(project))
+
+
+def test_what_only_this_process_knows_reaches_its_children(home: Path, tmp_path: Path) -> None:
+    configure(registry={"defaults": {"snapshot_code": False, "code_exclude": ["a", "b"]}, "capture": {"settle_s": 1}})
+    env = load(home, tmp_path).as_environment()
+    configure()
+    there = load(home, tmp_path, **env)
+    assert (there.defaults.snapshot_code, there.defaults.code_exclude, there.capture.settle_s) == (False, ("a", "b"), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[defaults]\nprojekt = "x"\n', "gpu-train.toml:defaults.projekt: no such setting; did you mean 'project'?"),
+        ("[default]\n", "gpu-train.toml:default: no such section; did you mean 'defaults'?"),
+        ("defaults = 3\n", "gpu-train.toml:defaults: a table is expected, this is a number"),
+        ("[defaults]\nproject = 3\n", r"defaults.project: a string is expected, this is a number \(3\)"),
+        ('[defaults]\nsnapshot_code = "no"\n', "defaults.snapshot_code: true or false is expected, this is a string"),
+        ("[defaults]\ntrash_days = true\n", "defaults.trash_days: a number is expected, this is a boolean"),
+        ('[sinks]\nlogs = "s3://x"\n', "sinks.logs: a list of strings is expected, this is a string"),
+        ("[sinks]\nlogs = [1]\n", "sinks.logs: a list of strings is expected, this is a list"),
+        ('credentials = "x"\n', "gpu-train.toml:credentials: a list of tables is expected"),
+        ("[defaults\n", "gpu-train.toml: not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(home: Path, tmp_path: Path, text: str, says: str) -> None:
+    write(tmp_path / "gpu-train.toml", text)
+    with pytest.raises(UsageError, match=says):
+        load(home, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("GPU_TRAIN_DEFAULTS_SNAPSHOT_CODE", "perhaps"), ("GPU_TRAIN_CAPTURE_SETTLE_S", "long")],
+)
+def test_a_wrong_variable_is_named(home: Path, tmp_path: Path, variable: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"{variable}={value}: "):
+        load(home, tmp_path, **{variable: value})
+
+
+def test_configure_changes_nothing_when_it_is_wrong(home: Path, tmp_path: Path) -> None:
+    configure(registry={"defaults": {"project": "good"}})
+    with pytest.raises(UsageError, match=r"gpu_train\.configure:defaults.trash_days: a number is expected"):
+        configure(registry={"defaults": {"trash_days": "seven"}})
+    assert load(home, tmp_path).defaults.project == "good"
+
+
+def test_credentials_are_kept_as_written(home: Path, tmp_path: Path) -> None:
+    write(home / "config.toml", '[[credentials]]\nname = "s3"\nprofile = "p"\n')
+    assert load(home, tmp_path).credentials == ({"name": "s3", "profile": "p"},)
+
+
+def test_a_file_that_cannot_be_read(home: Path, tmp_path: Path) -> None:
+    (home / "config.toml").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"config\.toml: cannot be read"):
+        load(home, tmp_path)

@@ -13,19 +13,25 @@ file's blocks, a *tree* a directory's entries; a *record* names a tree and keeps
         store.reader.open(entry).pread(100, 0)              # proven bytes or an error
 
 Modules, bottom up: errors, digest, filesystem, formats | codecs, chunking, tree | manifest, record, frame, pack,
-registry, index | lease | packer, transaction, blocksource, reader, ingest | restore | gc | check | repair, store.
+mapfile, registry, index | lease | packer, transaction, blocksource, reader | destination, ingest | restore | mark |
+affected | compaction, gc | check | repair, store.
 The formats on disk are specified in cas/spec/.
 """
 
+from gpu_train_cas.affected import Hit
+from gpu_train_cas.check import FrameDamage, PackDamage, VerifyReport
 from gpu_train_cas.codecs import Codec
 from gpu_train_cas.digest import Digest, Kind
 from gpu_train_cas.formats import Layout, Tensor
+from gpu_train_cas.gc import CollectReport
 from gpu_train_cas.ingest import Added, Exclude, StatCache, Writer
 from gpu_train_cas.manifest import BlockRef, Manifest
 from gpu_train_cas.progress import OnProgress, Progress
 from gpu_train_cas.reader import File, Reader
 from gpu_train_cas.record import Record
 from gpu_train_cas.registry import Registry, Row, Table, Txn
+from gpu_train_cas.repair import RepairReport, rebuild_registry
+from gpu_train_cas.restore import Restored
 from gpu_train_cas.store import Stats, Store
 from gpu_train_cas.transaction import Transaction
 from gpu_train_cas.tree import Entry, EntryKind, Tree
@@ -34,19 +40,25 @@ __all__ = [
     "Added",
     "BlockRef",
     "Codec",
+    "CollectReport",
     "Digest",
     "Entry",
     "EntryKind",
     "Exclude",
     "File",
+    "FrameDamage",
+    "Hit",
     "Kind",
     "Layout",
     "Manifest",
     "OnProgress",
+    "PackDamage",
     "Progress",
     "Reader",
     "Record",
     "Registry",
+    "RepairReport",
+    "Restored",
     "Row",
     "StatCache",
     "Stats",
@@ -56,5 +68,7 @@ __all__ = [
     "Transaction",
     "Tree",
     "Txn",
+    "VerifyReport",
     "Writer",
+    "rebuild_registry",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_train_cas.codecs import Encoded
 from gpu_train_cas.digest import DIGEST_BYTES, Digest
-from gpu_train_cas.errors import Damaged, TooNew, mapped_os_errors
+from gpu_train_cas.errors import Damaged, GpuTrainError, TooNew, mapped_os_errors
 from gpu_train_cas.filesystem import remove_if_there, size_if_there
 from gpu_train_cas.frame import HEADER_BYTES, open_frame
 from gpu_train_cas.index import Index, Location
@@ -158,7 +158,12 @@ class Compaction:
                 entries = reader.index()
                 for entry in self._live(pack, entries):
                     self._copy_frame(pack, reader, entry)
-        except (FileNotFoundError, Damaged, TooNew) as e:
+        except (Damaged, TooNew) as e:
+            self._keep(pack, str(e))
+            return None
+        except OSError as e:
+            if isinstance(e, GpuTrainError):  # the new pack cannot be written
+                raise
             self._keep(pack, str(e))
             return None
         return entries

@@ -28,7 +28,8 @@ from gpu_train_cas.errors import (
     TooNew,
     mapped_os_errors,
 )
-from gpu_train_cas.filesystem import check_fit
+from gpu_train_cas.filesystem import check_fit, size_if_there
+from gpu_train_cas.mapfile import ensure_length
 
 FORMAT = 1
 """Version of the whole store's layout; a program that knows only a lower one refuses to open it."""
@@ -186,6 +187,9 @@ class Registry:
             if shared is not None and shared.read_only and not read_only:
                 raise Busy(f"{path} is open for reading only in this process; close it first")
             if shared is None:
+                if size_if_there(path / "data.mdb"):
+                    with mapped_os_errors(f"opening the registry {path}"):
+                        ensure_length(path / "data.mdb", read_only=read_only)
                 env = lmdb.open(
                     str(path), map_size=MAP_BYTES, max_dbs=MAX_TABLES, max_readers=MAX_READERS,
                     readonly=read_only, create=not read_only, subdir=True, mode=0o600,

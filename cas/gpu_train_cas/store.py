@@ -13,7 +13,8 @@ from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.check import VerifyReport, verify
 from gpu_train_cas.codecs import Codec
 from gpu_train_cas.digest import Digest, Kind
-from gpu_train_cas.errors import NotFound, mapped_os_errors
+from gpu_train_cas.errors import Damaged, NotFound, mapped_os_errors
+from gpu_train_cas.filesystem import size_if_there
 from gpu_train_cas.gc import TRASH_DAYS, CollectReport, collect
 from gpu_train_cas.index import Location
 from gpu_train_cas.ingest import Folders, Writer
@@ -68,11 +69,13 @@ class Store:
 
         Raises:
             NotFound: when it is not there and may not be made.
+            Damaged: when there are packs but the registry is gone.
             UnsupportedHome, TooNew, ReadOnly, StorageFull: as for Registry.open.
         """
         folders = folders_of(root)
         if not (create or read_only or (root / "registry" / "data.mdb").is_file()):
             raise NotFound(f"{root} holds no store; check GPU_TRAIN_HOME")
+        _refuse_lost_registry(root, folders)
         registry = Registry.open(root / "registry", read_only=read_only)
         try:
             if not read_only:
@@ -216,6 +219,13 @@ class Store:
                 fresh = self.reader.manifest(entry).stored_digests() - seen
                 seen |= fresh
                 yield from fresh
+
+
+def _refuse_lost_registry(root: Path, folders: Folders) -> None:
+    """A new, empty registry over old packs would hide them, and to gc they would all be garbage."""
+    data = root / "registry" / "data.mdb"
+    if size_if_there(data) == 0 and next(folders.packs.glob("??/*.pack"), None) is not None:
+        raise Damaged(f"{data} is gone, but there are packs; run `gpu-train repair --rebuild-registry`")
 
 
 def folders_of(root: Path) -> Folders:

@@ -70,9 +70,7 @@ class Transaction:
     def put_record(self, record: Record) -> Digest:
         """Commit a record: from now on it keeps its tree alive. The same record twice is one."""
         digest, data = record.encode()
-        row = self._tables.records.get(self.txn, digest) or {"v": 1}
-        row |= {"kind": record.kind, "owner": record.owner, "name": record.name,
-                "created_ns": record.created_ns, "trashed_ns": None}  # fmt: skip
+        row = (self._tables.records.get(self.txn, digest) or {}) | record_row(record)
         # A durable mark (trashed, removed) outlives the registry; only a later one takes it back.
         marked = self._tables.row_frames.get_bytes(self.txn, row_frame_key(self._tables.records.name, digest))
         self.put(self._tables.records, digest, row, durable=marked is not None)
@@ -109,6 +107,14 @@ class Transaction:
         digest, data = encode_row_frame(RowFrame(table.name, key, revision, row))
         self._packer.add(Kind.ROW, digest, len(data), encode_object(data))
         self._tables.row_frames.put_bytes(self.txn, row_frame_key(table.name, key), digest)
+
+
+def record_row(record: Record) -> Row:
+    """The row of a record that is not in the trash."""
+    return {
+        "v": 1, "kind": record.kind, "owner": record.owner, "name": record.name,
+        "created_ns": record.created_ns, "trashed_ns": None,
+    }  # fmt: skip
 
 
 def row_frame_key(table: str, key: bytes) -> bytes:

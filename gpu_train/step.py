@@ -10,7 +10,8 @@ VERSION_MARK = "~"
 _LABELLED = re.compile(r"(?:step|iter(?:ation)?|ckpt|checkpoint)s?[-_= ]?([0-9]{1,15})(?![0-9])", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![0-9A-Za-z])(?<![0-9]\.)([0-9]{1,15})(?![0-9A-Za-z]|\.[0-9])")
 _NOT_STEPS = re.compile(
-    r"(?:epoch|ep|rank|seed|version|part|shard|fold|run|state|states|v)[-_= ]?[0-9]+|[0-9]+-of-[0-9]+|=[-+]?[0-9]*\.[0-9]+",
+    r"(?:epoch|ep|rank|seed|version|part|shard|fold|run|state|states|v)[-_= ]?[0-9]+"
+    r"|[0-9]+-of-[0-9]+|=[-+]?[0-9]*\.[0-9]+",
     re.IGNORECASE,
 )
 _SUFFIX = re.compile(r"(\.(?![0-9])[A-Za-z0-9]+)+$")

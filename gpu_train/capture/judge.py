@@ -134,7 +134,9 @@ class Judge:
 def _ask(rel: str, member: Member, path: str) -> bool | None:
     """What a file says of itself; a weights file without a byte is not complete."""
     if member.size_bytes == 0:
-        return False if is_weights(rel) else None
+        name = rel.rpartition("/")[2]
+        # Any file may be called .bin; one that holds a model is never empty.
+        return False if is_weights(name) and (may_have_companions(name) or not name.endswith(".bin")) else None
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

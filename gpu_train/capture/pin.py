@@ -56,15 +56,16 @@ def link_tree(source: Path, target: Path) -> bool:
 
 def _link_folder(source: Path, target: Path) -> bool:
     target.mkdir(parents=True, exist_ok=True)
-    for entry in os.scandir(source):
-        into = target / entry.name
-        if entry.is_symlink():
-            into.symlink_to(os.readlink(entry.path))
-        elif entry.is_dir():
-            if not _link_folder(Path(entry.path), into):
+    with os.scandir(source) as entries:
+        for entry in entries:
+            into = target / entry.name
+            if entry.is_symlink():
+                into.symlink_to(os.readlink(entry.path))
+            elif entry.is_dir():
+                if not _link_folder(Path(entry.path), into):
+                    return False
+            elif entry.is_file() and not link_file(entry.path, into):
                 return False
-        elif entry.is_file() and not link_file(entry.path, into):
-            return False
     like(os.stat(source), target)
     return True
 

@@ -24,6 +24,7 @@ from gpu_train_fuse import support
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 LOW_SPACE_BYTES = 10 << 30
+REBUILD = "`gpu-train repair --rebuild-registry` makes it anew from the packs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,15 @@ def _home(root: Path) -> Iterator[Finding]:
 def _registry(root: Path) -> Iterator[Finding]:
     folder = root / "registry"
     if not (folder / "data.mdb").is_file():
-        yield Finding("registry", OK, "not made yet; the first job makes it")
+        if next((root / "store" / "packs").glob("*/*.pack"), None) is not None:
+            yield Finding("registry", FAILED, f"{folder / 'data.mdb'} is gone, but there are packs", REBUILD)
+        else:
+            yield Finding("registry", OK, "not made yet; the first job makes it")
         return
     try:
         registry = Registry.open(folder)
     except GpuTrainError as error:
-        yield Finding("registry", FAILED, str(error), "`gpu-train repair --rebuild-registry` rebuilds it")
+        yield Finding("registry", FAILED, str(error), REBUILD)
         return
     try:
         yield Finding("registry", OK, f"opens, {size(registry.size_bytes())} in use")

@@ -28,7 +28,10 @@ POLL_S = 0.2
 @click.option("-n", "--tail", "lines", type=click.IntRange(min=0), metavar="N", help="Begin N lines before the end.")
 @pass_invocation
 def logs(invocation: Invocation, job: str, follow: bool, lines: int | None) -> None:
-    """Show what JOB printed on stdout and stderr, byte for byte."""
+    """Show what a job printed, also while it runs.
+
+    That is its stdout and stderr, byte for byte, in the order in which they came.
+    """
     with invocation.workspace() as workspace:
         found = workspace.jobs.find(job)
         path = workspace.home.logs(found.id) / "stdout.log"

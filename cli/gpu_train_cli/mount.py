@@ -28,11 +28,11 @@ def mount(
     invocation: Invocation, target: str | None, mountpoint: Path | None, foreground: bool, allow_other: bool,
     nonempty: bool, output: Output,
 ) -> None:  # fmt: skip
-    """Mount the checkpoints of JOB, or of all jobs, as a read-only folder and print its path.
+    """Mount a job's checkpoints as a read-only folder.
 
-    In it are checkpoints/, latest and best as links, logs/, code/ and job.json; new checkpoints appear as they
-    are captured. MOUNTPOINT is made when it is not there; without one it is in the home's mnt/. Without
-    arguments, list what is mounted.
+    JOB is a job, "all" the whole home; the path of the mount is printed. In it are checkpoints/, latest and
+    best as links, logs/, code/ and job.json; new checkpoints appear as they are captured. MOUNTPOINT is made
+    when it is not there; without one it is in the home's mnt/. Without arguments, list what is mounted.
     """
     if target is None:
         _list(output)
@@ -75,7 +75,10 @@ def _list(output: Output) -> None:
 @click.option("--stale", is_flag=True, help="Take away all mounts whose process is gone.")
 @pass_invocation
 def umount(invocation: Invocation, targets: tuple[str, ...], lazy: bool, stale: bool) -> None:
-    """Take mounts away: by folder, or by the job they show ("all" is the mount of the whole home)."""
+    """Take mounts away.
+
+    They are named by folder, or by the job they show; "all" is the mount of the whole home.
+    """
     if not targets and not stale:
         raise click.UsageError("name a mount point or a job, or give --stale")
     home = gpu_train.Home.locate(invocation.home)

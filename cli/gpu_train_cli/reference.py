@@ -63,7 +63,7 @@ def _command(command: click.Command, words: str) -> Iterator[str]:
     records = (
         parameter.get_help_record(context)
         for parameter in command.get_params(context)
-        if isinstance(parameter, click.Option) and parameter.name != "help"
+        if isinstance(parameter, click.Option) and "--help" not in parameter.opts
     )
     rows = [f"- `{record[0]}`: {record[1]}" for record in records if record is not None]
     yield from rows

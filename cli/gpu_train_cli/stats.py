@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 @reading
 @pass_invocation
 def stats(invocation: Invocation, job: str | None, output: Output) -> None:
-    """Show how much space is taken and how much was saved, for all that is stored or for the checkpoints of JOB.
+    """Show how much space is taken and how much was saved.
 
+    It is counted over all that is stored, or over the checkpoints of JOB.
     "original" counts each file of each record in full, "unique" each different block once, "stored" is what
     the unique blocks and their descriptions take on disk after encoding.
     """

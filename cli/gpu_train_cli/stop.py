@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S", help="Wait at most S seconds.")
 @pass_invocation
 def stop(invocation: Invocation, job: str, timeout_s: float | None) -> None:
-    """Ask JOB to end and wait until its last checkpoints are captured.
+    """Ask a job to end and wait until its last checkpoints are captured.
 
     It gets SIGTERM, so that it may save, and SIGKILL after the setting run.interrupt_grace_s.
     """

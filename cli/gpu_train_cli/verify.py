@@ -86,6 +86,7 @@ def _show(report: VerifyReport, output: Output, what: dict[str, object]) -> None
         **what,
         "ok": not report.damaged,
         "complete": report.complete,
+        "damaged_blocks": len(report.frames_damaged) + len(report.missing),
         "packs": report.packs,
         "packs_total": report.packs_total,
         "records": report.records,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import blake3
@@ -68,7 +69,7 @@ def test_doctor_says_what_only_some_commands_need(monkeypatch: pytest.MonkeyPatc
 
 def test_debug_looks_inside_packs_and_records(trained) -> None:
     program = trained.program
-    pack = next(program.home.rglob("*.pack"))
+    pack = max(program.home.rglob("*.pack"), key=lambda path: path.stat().st_size)
     frames = json.loads(program("debug", "pack", pack, "-o", "json").stdout)["frames"]
     assert {frame["kind"] for frame in frames} >= {"block"}
     assert frames == json.loads(program("debug", "pack", pack, "--scan", "-o", "json").stdout)["frames"]
@@ -152,3 +153,22 @@ def test_gc_says_what_it_would_do_and_does_it(trained) -> None:
     done = json.loads(program("gc", "-o", "json").stdout)
     assert (done["dry_run"], sorted(done["records"])) == (False, sorted(would["records"]))
     assert json.loads(program("stats", "-o", "json").stdout)["original_bytes"] == 0
+
+
+def test_repair_brings_a_lost_registry_back(trained) -> None:
+    program = trained.program
+    before = program("checkpoints", "-o", "json").stdout
+    assert "say what to repair: --rebuild-registry" in program("repair", code=2).stderr
+    shutil.rmtree(program.home / "registry")
+    findings = json.loads(program("doctor", "-o", "json", code=1).stdout)["findings"]
+    assert next(row for row in findings if row["check"] == "registry")["state"] == "failed"
+    assert "repair --rebuild-registry" in program("jobs", code=4).stderr
+    report = json.loads(program.spawned("repair", "--rebuild-registry", "-o", "json").stdout)
+    assert (report["records"], report["problems"], report["old_registry"]) == (3, [], None)
+    assert program("checkpoints", "-o", "json").stdout == before
+    assert "old registry" in program.spawned("repair", "--rebuild-registry", "--check").stdout
+    assert program("checkpoints", "-o", "json").stdout == before
+
+
+def test_repair_without_packs(program) -> None:
+    assert "there are no packs here" in program("repair", "--rebuild-registry", code=3).stderr

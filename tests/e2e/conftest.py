@@ -28,7 +28,12 @@ class Shell:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=self.folder,
-            env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"},
+            env={
+                **os.environ,
+                "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+                "NO_COLOR": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_s,

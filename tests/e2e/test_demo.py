@@ -12,13 +12,13 @@ from safetensors import safe_open
 
 
 def test_the_demo_captures_what_its_trainer_deletes(shell, project):
-    said = shell(f"python '{project}/demo/tour.py' --place place --steps 300 --every 50")
-    assert "6 were saved; 4 of them the trainer has deleted: checkpoint-50, checkpoint-100" in said
-    assert re.search(r"restored +checkpoint-50, every file compared", said)
+    said = shell(f"python '{project}/demo/tour.py' --place place --steps 240 --every 40")
+    assert "6 were saved; 4 of them the trainer has deleted: checkpoint-40, checkpoint-80" in said
+    assert re.search(r"restored +checkpoint-40, every file compared", said)
     place = shell.folder / "place"
     assert "place/mnt" not in Path("/proc/self/mountinfo").read_text()
     # Restored from the store, and a file that others can read.
-    with safe_open(place / "restored" / "checkpoint-50" / "model.safetensors", "pt") as weights:
+    with safe_open(place / "restored" / "checkpoint-40" / "model.safetensors", "pt") as weights:
         assert {str(weights.get_tensor(name).dtype) for name in weights.keys()} == {"torch.bfloat16"}  # noqa: SIM118
 
 

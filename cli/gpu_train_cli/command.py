@@ -76,7 +76,7 @@ class Command(click.Command):
     def exit_line(self) -> str:
         """The exit codes in one sentence."""
         codes = ", ".join(f"{code} {EXIT_CODES[code]}" for code in self.exits)
-        return f"Exit codes: {f'{self.exit_note}; ' if self.exit_note else ''}{codes}."
+        return f"Exit codes: {f'{self.exit_note}: ' if self.exit_note else ''}{codes}."
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The exit codes, as the last words of the help."""

@@ -14,7 +14,7 @@ import click
 
 import gpu_train
 from gpu_train_cas import Registry
-from gpu_train_cas.errors import GpuTrainError
+from gpu_train_cas.errors import GpuTrainError, ReadOnly
 from gpu_train_cas.filesystem import mount_of
 from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
@@ -100,17 +100,25 @@ def _registry(root: Path) -> Iterator[Finding]:
             yield Finding("registry", OK, "not made yet; the first job makes it")
         return
     try:
-        registry = Registry.open(folder)
+        registry = _open(folder)
     except GpuTrainError as error:
         yield Finding("registry", FAILED, str(error), REBUILD)
         return
     try:
-        yield Finding("registry", OK, f"opens, {size(registry.size_bytes())} in use")
+        how = "opens for reading only" if registry.read_only else "opens"
+        yield Finding("registry", OK, f"{how}, {size(registry.size_bytes())} in use")
         stale = registry.stale_readers()
         found = f"{count(stale, 'slot')} of processes that are gone, freed now" if stale else "none"
         yield Finding("stale readers", OK, found)
     finally:
         registry.close()
+
+
+def _open(folder: Path) -> Registry:
+    try:
+        return Registry.open(folder)
+    except ReadOnly:  # told of as the home's own finding
+        return Registry.open(folder, read_only=True)
 
 
 def _mounting(_: Path) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NO_JOBS = "no jobs yet: start one with `gpu-train run -- python train.py`"
 NS = 1_000_000_000
+EVENTS = 10  # the newest ones that `show` has
 STATUSES = ("queued", "running", "finished", "failed", "stopped", "killed", "lost")
 
 
@@ -66,6 +67,9 @@ def _job_lines(job: Job, fields: Row) -> list[tuple[str, str]]:
         ("metrics", plain(fields["metrics"])),
         ("logs", plain(fields["logs_dir"])),
     ]
+    events = fields["events"]
+    for event in events if isinstance(events, list) else []:
+        lines.append(("event", f"{plain(event['time'])}  {plain(event['text'])}"))
     return [(name, value) for name, value in lines if value != "-"]
 
 
@@ -102,7 +106,7 @@ def jobs() -> None:
 @jobs.command("list")
 @click.option("--project", help="Only jobs of this project.")
 @click.option("--status", type=click.Choice(STATUSES), help="Only jobs in this status.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many, the newest.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many, the newest.")
 @reading
 @pass_invocation
 def list_jobs(
@@ -151,6 +155,10 @@ def show_job(invocation: Invocation, job: str, output: Output) -> None:
             "loads": list(found.loads),
             "gpus": found.gpus,
             "metrics": _newest(workspace.metrics.list(found.id)),
+            "events": [
+                {"time": moment(event.time_ns), "kind": event.kind, "text": event.text}
+                for event in workspace.events.list(found.id)[-EVENTS:]
+            ],
             "checkpoints_dir": workspace.home.checkpoints(found.id),
             "logs_dir": workspace.home.logs(found.id),
         }

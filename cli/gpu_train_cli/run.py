@@ -25,7 +25,7 @@ NS = 1_000_000_000
     "run",
     cls=Command,
     exits=[3, 4],
-    exit_note="the command's own, 128 + N when signal N ended it; before it starts",
+    exit_note="the command's own, 128 + N when signal N ended it; where it was not run",
     context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
     options_metavar="[OPTIONS] [--]",
 )

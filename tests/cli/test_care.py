@@ -1,8 +1,8 @@
 """Settings, space, the machine's health, and looking inside files."""
 
 import json
-import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import blake3
@@ -95,12 +95,38 @@ def test_debug_hashes_and_lists_tensors(program) -> None:
     assert program("debug", "tensors", "plain.txt", code=3).stdout == ""
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+READ_ONLY = """
+mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && echo mounted >&2 && exec "$@"
+"""
+
+
+def on_read_only_home(program, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run where the home lies on a read-only filesystem; skips where that cannot be made."""
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "bash", "-c", READ_ONLY, program.home, program.script, *arguments],
+        env=program.environment(),
+        cwd=program.cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if not done.stderr.startswith("mounted\n"):
+        pytest.skip(f"no read-only mount can be made here: {done.stderr.strip()}")
+    return done
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed")
 def test_a_home_that_cannot_be_written_can_still_be_read(trained) -> None:
-    home = gpu_train.Home(trained.program.home)
-    for path in [home.root, *home.root.rglob("*")]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    assert len(trained.program("checkpoints", "-q").stdout.split()) == 3
+    program = trained.program
+    assert len(on_read_only_home(program, "checkpoints", "-q").stdout.split()) == 3
+    assert on_read_only_home(program, "checkpoints", "cat", "demo@step:200/sub/rng.pth").stdout == "r" * 10
+    assert json.loads(on_read_only_home(program, "verify", "-o", "json").stdout)["ok"] is True
+    findings = json.loads(on_read_only_home(program, "doctor", "-o", "json").stdout)["findings"]
+    states = {row["check"]: row["state"] for row in findings}
+    assert (states["home"], states["registry"]) == ("failed", "ok")
+    refused = on_read_only_home(program, "run", "--", "true")
+    assert refused.returncode == 1
+    assert "the filesystem is read-only; remount it or set GPU_TRAIN_HOME" in refused.stderr
 
 
 def damage(home: Path) -> None:

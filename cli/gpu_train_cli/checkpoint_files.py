@@ -49,11 +49,15 @@ def files(invocation: Invocation, ref: str, output: Output) -> None:
     """List the files of the checkpoint REF, or those under REF/path, with sizes and digests."""
     with invocation.workspace() as workspace:
         checkpoint, entry, path = find(workspace, ref)
-        if entry.kind is EntryKind.DIRECTORY:
-            above = path + b"/" if path else b""
-            found = [(above + below, one) for below, one in workspace.store.reader.walk(entry)]
-        else:
-            found = [(path, entry)]
+        _list(workspace, checkpoint, entry, path, output)
+
+
+def _list(workspace: Workspace, checkpoint: Checkpoint, entry: Entry, path: bytes, output: Output) -> None:
+    if entry.kind is EntryKind.DIRECTORY:
+        above = path + b"/" if path else b""
+        found = [(above + below, one) for below, one in workspace.store.reader.walk(entry)]
+    else:
+        found = [(path, entry)]
     rows = [_file_row(path, entry) for path, entry in found]
     columns = [
         Column("mode", "MODE"),
@@ -79,15 +83,21 @@ def _file_row(path: bytes, entry: Entry) -> dict[str, object]:
 
 @click.command("tree", cls=Command, exits=[3, 4])
 @click.argument("ref")
+@reading
 @pass_invocation
-def tree(invocation: Invocation, ref: str) -> None:
-    """Draw the files of the checkpoint REF, or those under REF/path, as a tree with sizes."""
+def tree(invocation: Invocation, ref: str, output: Output) -> None:
+    """Draw the files of the checkpoint REF, or those under REF/path, as a tree with sizes.
+
+    Other formats than the drawing are those of `files`.
+    """
     with invocation.workspace() as workspace:
         checkpoint, entry, path = find(workspace, ref)
+        if not output.for_people:
+            _list(workspace, checkpoint, entry, path, output)
+            return
         name = "/".join(filter(None, (checkpoint.name, os.fsdecode(path))))
         click.echo(f"{printable(name)}  {size(entry.size_bytes)} in {count(entry.files, 'file')}")
-        for line in _branches(workspace, entry, ""):
-            click.echo(line)
+        click.echo("".join(f"{line}\n" for line in _branches(workspace, entry, "")), nl=False)
 
 
 def _branches(workspace: Workspace, directory: Entry, indent: str) -> Iterator[str]:
@@ -112,9 +122,14 @@ def _branches(workspace: Workspace, directory: Entry, indent: str) -> Iterator[s
 @click.argument("ref", metavar="REF/PATH")
 @pass_invocation
 def cat(invocation: Invocation, ref: str) -> None:
-    """Write the file REF/PATH to stdout, byte for byte. Every block is checked before it is written."""
+    """Write the file REF/PATH to stdout, byte for byte.
+
+    Every block is checked before it is written. A checkpoint that is a single file needs no PATH.
+    """
     with invocation.workspace() as workspace:
         checkpoint, entry, path = find(workspace, ref)
+        if not path and len(only := workspace.store.reader.tree(entry.digest).entries) == 1:
+            entry = only[0]  # a checkpoint that is a single file needs no path
         if entry.kind is not EntryKind.FILE:
             what = "no path was given" if not path else f"{os.fsdecode(path)} is a {entry.kind.name.lower()}"
             raise UsageError(f"{what}; write REF/PATH, `gpu-train checkpoints files {checkpoint.ref}` lists the files")

@@ -11,7 +11,7 @@ import gpu_train_fuse as fuse
 from gpu_train_cas.errors import NotFound
 from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
-from gpu_train_cli.output import Column, Listing, Output, note, reading, warn
+from gpu_train_cli.output import Column, Details, Listing, Output, note, reading, warn
 
 NO_MOUNTS = "nothing is mounted: `gpu-train mount JOB` mounts a job, `gpu-train mount all` the whole home"
 
@@ -45,21 +45,25 @@ def mount(
             )  # fmt: skip
             return
         mounted = fuse.mount(workspace, target, mountpoint, allow_other=allow_other, nonempty=nonempty)
+    if not output.for_people:
+        output.details(Details(_row(mounted), str(mounted.path), []))
+        return
     click.echo(str(mounted.path))
     note(f"`gpu-train umount {mounted.path}` takes it away")
 
 
+def _row(mounted: fuse.Mount) -> dict[str, object]:
+    return {
+        "mountpoint": str(mounted.path),
+        "target": mounted.target,
+        "state": mounted.state.value,
+        "home": str(mounted.home) if mounted.home else None,
+        "pid": mounted.pid,
+    }
+
+
 def _list(output: Output) -> None:
-    rows = [
-        {
-            "mountpoint": str(mounted.path),
-            "target": mounted.target,
-            "state": mounted.state.value,
-            "home": str(mounted.home) if mounted.home else None,
-            "pid": mounted.pid,
-        }
-        for mounted in fuse.mounts()
-    ]
+    rows = [_row(mounted) for mounted in fuse.mounts()]
     columns = [
         Column("mountpoint", "MOUNT POINT", wrap=True),
         Column("target", "SHOWS", wrap=True),

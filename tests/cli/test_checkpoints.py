@@ -103,7 +103,9 @@ def test_files_and_tree(trained) -> None:
         "model.safetensors": 200_000, "trainer_state.json": 20, "sub/rng.pth": 10,
     }  # fmt: skip
     assert [row["target"] for row in read["files"] if row["kind"] == "symlink"] == ["model.safetensors"]
+    assert json.loads(program("checkpoints", "tree", "demo@latest", "-o", "json").stdout) == read
     assert program("checkpoints", "files", "demo@latest/sub", "-q").stdout == "sub/rng.pth\n"
+    assert program("checkpoints", "tree", "demo@latest/sub/rng.pth").stdout.endswith("rng.pth  10 B in 1 file\n")
     assert program("checkpoints", "tree", "demo@checkpoint-500").stdout.splitlines() == [
         "checkpoint-500  195 KiB in 3 files",
         "├── empty/",

@@ -186,5 +186,9 @@ def test_import_a_run_and_one_checkpoint_and_again(program, tmp_path: Path) -> N
         program("checkpoints", "import", run / "checkpoint-200", "--job", "old", "--name", "start", "-o", "json").stdout
     )
     assert [(row["checkpoint_id"], row["is_new"]) for row in one["checkpoints"]] == [("start", True)]
+    (program.cwd / "ckpt.pt").write_bytes(b"weights")
+    program("checkpoints", "import", program.cwd / "ckpt.pt", "--job", "one-file")
+    assert program("checkpoints", "cat", "one-file").stdout == "weights"
+    (program.cwd / "ckpt.pt").unlink()
     assert "holds nothing" in program("checkpoints", "import", program.cwd, "--job", "x", code=3).stderr
     assert gpu_train.Home(program.home).root.is_dir()

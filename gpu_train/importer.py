@@ -14,6 +14,7 @@ from gpu_train.step import VERSION_MARK, natural_key, split_version, step_of
 from gpu_train.tables.checkpoint import INCOMPLETE, VERIFIED
 from gpu_train.tables.job import Job, clean_name, new_id
 from gpu_train.workspace import Workspace
+from gpu_train_cas import OnProgress
 from gpu_train_cas.errors import NotFound, UsageError
 
 IMPORTED = "imported"
@@ -22,13 +23,13 @@ IMPORTED = "imported"
 
 def import_checkpoints(
     workspace: Workspace, path: Path | str, job: str, name: str | None = None,
-    on_stored: Callable[[Stored], None] = lambda stored: None,
+    on_stored: Callable[[Stored], None] = lambda stored: None, progress: OnProgress | None = None,
 ) -> list[Stored]:  # fmt: skip
     """Store existing checkpoints as a job's: all of a run folder, oldest first, or the one that `path` is.
 
     The job is found by id or name, and made when it is not there. A single checkpoint is called `name`, or as
     its folder or file. The same content again under the same name changes nothing (`Stored.is_new` is
-    False). What is visibly not whole is stored as incomplete.
+    False). What is visibly not whole is stored as incomplete. `progress` begins anew with each checkpoint.
 
     Raises:
         NotFound: when there is nothing at `path`, or no checkpoint in it.
@@ -49,7 +50,7 @@ def import_checkpoints(
     history = History(workspace, owner.id)
     stored = []
     for one in found:
-        stored.append(store_checkpoint(workspace, _finished(one, owner.id), history))
+        stored.append(store_checkpoint(workspace, _finished(one, owner.id), history, progress=progress))
         on_stored(stored[-1])
     return stored
 

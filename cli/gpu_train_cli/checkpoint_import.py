@@ -11,6 +11,7 @@ from gpu_train_cli.checkpoints import checkpoint_row
 from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Column, Listing, Output, note, reading
+from gpu_train_cli.progress import progress
 from gpu_train_cli.text import count, size
 
 
@@ -25,8 +26,8 @@ def import_checkpoints(invocation: Invocation, directory: Path, job: str, name: 
 
     DIR stays as it is. Importing the same content under the same name again changes nothing.
     """
-    with invocation.workspace(write=True) as workspace:
-        stored = gpu_train.import_checkpoints(workspace, directory, job, name)
+    with invocation.workspace(write=True) as workspace, progress(deduplicated=True) as tell:
+        stored = gpu_train.import_checkpoints(workspace, directory, job, name, progress=tell)
     rows = [{**checkpoint_row(one.checkpoint), "is_new": one.is_new} for one in stored]
     columns = [
         Column("checkpoint_id", "CHECKPOINT"),

@@ -17,7 +17,7 @@ from gpu_train.step import split_version, step_of, with_version
 from gpu_train.tables.checkpoint import VERIFIED, Checkpoint
 from gpu_train.tables.metric import Metric, at_step
 from gpu_train.workspace import Workspace
-from gpu_train_cas import Added, Record, Transaction
+from gpu_train_cas import Added, OnProgress, Record, Transaction
 
 TRAINER_STATE = "trainer_state.json"
 TRAINER_STATE_LIMIT_BYTES = 256 << 20
@@ -105,13 +105,14 @@ class History:
 
 
 def store_checkpoint(
-    workspace: Workspace, finished: Finished, history: History, check: Callable[[], None] = lambda: None
-) -> Stored:
+    workspace: Workspace, finished: Finished, history: History, check: Callable[[], None] = lambda: None,
+    progress: OnProgress | None = None,
+) -> Stored:  # fmt: skip
     """Store a checkpoint and commit its record, its row and the metrics it tells of together.
 
     The same content under the same name as the newest version is no new checkpoint; what was said of
     it explicitly is noted on the row that is there. `check` is called when all has been read and may
-    raise SourceChanged, by which nothing is committed.
+    raise SourceChanged, by which nothing is committed. `progress` is told how far the reading is.
 
     Raises:
         SourceChanged: when a file changed while it was read; try again later.
@@ -120,9 +121,10 @@ def store_checkpoint(
     with workspace.store.writer("checkpoint") as writer:
         if finished.shape == FILE:
             name = next(iter(finished.members))
-            added = writer.add_file(finished.base / name, name=os.fsencode(os.path.basename(name)))
+            own = os.fsencode(os.path.basename(name))
+            added = writer.add_file(finished.base / name, name=own, progress=progress)
         else:
-            added = writer.add_tree(finished.base, exclude=_all_but(finished.members))
+            added = writer.add_tree(finished.base, exclude=_all_but(finished.members), progress=progress)
         check()
         state = trainer_state(finished)
         step = _first(finished.step, step_of(finished.name), state.step)

@@ -51,6 +51,8 @@ class Meter:
 
     def _speed(self, done_bytes: int) -> float | None:
         now = self.clock()
+        if self._samples and done_bytes < self._samples[-1][1]:
+            self._samples.clear()  # the next piece of work has begun
         self._samples.append((now, done_bytes))
         while len(self._samples) > 2 and now - self._samples[0][0] > WINDOW_S:
             self._samples.popleft()

@@ -39,6 +39,15 @@ def test_the_speed_is_that_of_the_last_seconds() -> None:
     assert "25.0 MiB/s" in meter.line(Report(done_bytes=100 * MIB))
 
 
+def test_the_next_piece_of_work_begins_anew() -> None:
+    now = iter([0.0, 1.0, 2.0, 3.0])
+    meter = Meter(clock=lambda: next(now))
+    for done in (0, 100 * MIB):
+        meter.line(Report(done_bytes=done))
+    assert "/s" not in meter.line(Report(done_bytes=0))
+    assert "10.0 MiB/s" in meter.line(Report(done_bytes=10 * MIB))
+
+
 def test_no_total_no_promise() -> None:
     assert Meter(clock=lambda: 0.0).line(Report(total_bytes=None, files_total=None)) == "storing: 0 B"
 

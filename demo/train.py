@@ -14,10 +14,13 @@ import argparse
 import hashlib
 import json
 import math
+import os
 import shutil
 import sysconfig
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: for matrices this small, more threads only wait
 
 import numpy as np
 from numpy.typing import NDArray

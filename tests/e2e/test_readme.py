@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from typing import NamedTuple
 
 import pytest
@@ -38,6 +39,24 @@ def test_there_are_exactly_two_set_up_commands(readme):
     set_up = readme.partition("## Set up")[2].partition("\n## ")[0]
     commands = [line.split("#")[0].strip() for block in blocks(set_up) for line in block.text.splitlines()]
     assert commands == ["make demo", "make test"]
+
+
+def words(text: str) -> list[str]:
+    """The words of some output, without what differs from run to run and from machine to machine."""
+    plain = re.sub(r"demo-[a-z2-7]{6}|\b[0-9a-f]{16}\b|\d[\d.e:-]*", "#", text)
+    return re.sub(r"# (KiB|MiB)|#(m #)?s\b", "#", plain).split()
+
+
+def test_the_first_screen_is_what_one_sees(readme, shell, project, monkeypatch):
+    monkeypatch.setenv("HOME", str(shell.folder.parent))
+    monkeypatch.delenv("GPU_TRAIN_HOME")
+    shutil.copy(project / "demo" / "train.py", shell.folder)
+    [screen] = [block.text for block in blocks(readme) if block.kind == "console"]
+    for step in screen.removeprefix("$ ").split("\n$ "):
+        command, _, shown = step.partition("\n")
+        said = iter(words(shell(f"{command} 2>&1")))
+        for word in words(shown.replace("...\n", "")):
+            assert word in said, f"`{command}` does not say {word!r} there"  # and whatever comes later, comes later
 
 
 def test_usage_runs_as_written(readme, shell):

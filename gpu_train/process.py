@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -108,6 +109,14 @@ def end_job(leader: int, job_id: str, grace_s: float) -> None:
         send(left, signal.SIGKILL)
         time.sleep(POLL_S)
         left = job_processes(leader, job_id)
+
+
+_let_go: list[subprocess.Popen[bytes]] = []
+
+
+def let_go(child: subprocess.Popen[bytes]) -> None:
+    """Let a child go on by itself. It is kept in mind, so that it is reaped, and since Python warns otherwise."""
+    _let_go[:] = [c for c in (*_let_go, child) if c.poll() is None]
 
 
 def _stat(pid: int) -> list[bytes] | None:

@@ -176,6 +176,7 @@ class Agent:
             self._turn(ended=True, clean_end=end.is_clean, lived_ns=lived_ns)
             busy = self._worker.is_busy or self._ledger.is_behind or self._reports.has_commits()
             if not (busy or self._tracker.watched) and self._close(end):
+                self._tracker.clear()
                 return
             self._worker.wait(self._settings.scan_s)
 

@@ -32,8 +32,7 @@ class Reports:
         self._commits = Tail(control / "commits.jsonl", _number(control / "commits.read"))
         self._commits_read = control / "commits.read"
         with workspace.store.registry.read() as txn:
-            metrics = max((m.end for m in workspace.metrics.scan(txn, job_id)), default=0)
-            events = max((e.end for e in workspace.events.scan(txn, job_id)), default=0)
+            metrics, events = workspace.metrics.read_to(txn, job_id), workspace.events.read_to(txn, job_id)
         self._metrics = Tail(logs / "metrics.jsonl", metrics)
         self._events = Tail(logs / "events.jsonl", events)
         self._taken = 0.0

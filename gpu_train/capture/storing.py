@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +130,15 @@ def store_checkpoint(
         state = trainer_state(finished)
         step = _first(finished.step, step_of(finished.name), state.step)
         fresh = history.new_of(state.entries, finished.created_ns)
+        with workspace.store.registry.read() as read:
+            known = at_step(chain(workspace.metrics.scan(read, finished.job_id), fresh), step)
         with writer.commit() as txn:
             workspace.metrics.add_in(txn.txn, finished.job_id, fresh)
-            known = workspace.metrics.scan(txn.txn, finished.job_id)
             row = Checkpoint(
                 finished.job_id, finished.name, step=step, state=finished.state, proof=finished.proof,
                 created_ns=finished.created_ns, committed_ns=time.time_ns(), size_bytes=added.size_bytes,
                 stored_bytes=added.stored_bytes, files=added.files,
-                metrics={**at_step(known, step), **finished.metrics}, own_metrics=tuple(finished.metrics),
+                metrics={**known, **finished.metrics}, own_metrics=tuple(finished.metrics),
                 tags=dict(finished.tags), source=finished.source, fingerprint=finished.fingerprint,
             )  # fmt: skip
             return _commit(workspace, txn, row, added)

@@ -155,6 +155,12 @@ class Tracker:
             self._done_files.pop(member, None)
         candidate.discard()
 
+    def clear(self) -> None:
+        """Free pins that `commit` made but, killed in between, never told of. Only when the job is over."""
+        for pin in _folders(self.pins):
+            if not pin.name.isdecimal():
+                shutil.rmtree(pin, ignore_errors=True)
+
     def _known(self) -> dict[str, tuple[int, int, int]]:
         """Folders that need no look inside; by turns one of them gets it all the same."""
         known = {

@@ -27,7 +27,7 @@ from gpu_train.active import append_line
 from gpu_train.capture.agent import END_FILE
 from gpu_train.environment import current
 from gpu_train.host import PythonFacts, host_facts
-from gpu_train.process import boot_id, job_processes, send, start_time
+from gpu_train.process import boot_id, job_processes, let_go, send, start_time
 from gpu_train.provider.output import CHUNK_BYTES, Output
 from gpu_train.provider.request import Request, job_environment
 from gpu_train.provider.watcher import Watcher
@@ -81,13 +81,21 @@ class Run:
                 child = self._start()
             except BaseException as e:
                 self._failed_to_start(e)
+                if isinstance(e, OSError) and not isinstance(e, GpuTrainError):
+                    raise GpuTrainError(f"command {self.job.command[0]!r} could not be started: {e}") from e
                 raise
-            on_start(self.job)
             try:
+                on_start(self.job)
                 code = self._supervise(child)
                 ended_ns = time.time_ns()
                 self._end_leftovers(child)
                 self._drain(child)
+            except BaseException:
+                send(job_processes(child.pid, self.job.id), signal.SIGKILL)
+                child.wait()
+                self._drain(child)
+                self._watcher.leave()  # the agent takes it from here
+                raise
             finally:
                 self._output.close()
             return self._finish(code, ended_ns)
@@ -336,9 +344,10 @@ def spawn(workspace: Workspace, job: Job, request: Request) -> None:
     if "PYTHONPATH" in current():
         command += ["--pythonpath", current()["PYTHONPATH"]]
     with open(logs / "runner.log", "ab") as log:
-        subprocess.Popen(
+        runner = subprocess.Popen(
             command, cwd=job.cwd, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
+    let_go(runner)
 
 
 def _in_words(fields: dict[str, Any]) -> str:

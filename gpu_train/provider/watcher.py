@@ -16,6 +16,7 @@ from typing import Any
 from gpu_train.config import Config
 from gpu_train.environment import current
 from gpu_train.home import Home
+from gpu_train.process import let_go
 
 READY = b"ready\n"
 READY_TIMEOUT_S = 30.0
@@ -50,6 +51,7 @@ class Watcher:
 
     def start(self) -> None:
         """Start an agent and tell it all that was told before."""
+        self.leave()
         read, write = os.pipe()
         command = [sys.executable, "-m", "gpu_train.capture", "--home", str(self._home.root), "--job", self._job_id,
                    "--lifeline", str(read)]  # fmt: skip
@@ -63,9 +65,11 @@ class Watcher:
                     command, cwd=self._cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
                     pass_fds=(read,), start_new_session=True,
                 )  # fmt: skip
+        except BaseException:
+            os.close(write)
+            raise
         finally:
             os.close(read)
-        self._close()
         self._lifeline = write
         self._began = time.monotonic()
         self._due = None
@@ -120,8 +124,10 @@ class Watcher:
     def leave(self) -> None:
         """Let the agent go on by itself."""
         self._close()
-        if self._process is not None and self._process.stdout is not None:
-            self._process.stdout.close()
+        if self._process is not None:
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            let_go(self._process)
 
     def _send(self, word: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a dead agent: the next one is told again

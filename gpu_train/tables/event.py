@@ -60,6 +60,11 @@ class Events:
         for key, row in self.table.scan(txn, job_prefix(job_id), start=start):
             yield Event.from_row({**row, "seq": seq_of(key)})
 
+    def read_to(self, txn: Txn, job_id: str) -> int:
+        """The offset in events.jsonl up to which lines are in the table."""
+        rows = self.table.scan(txn, job_prefix(job_id), reverse=True)
+        return next((int(row["end"]) for _, row in rows if row["end"]), 0)
+
     def add_in(self, txn: Txn, job_id: str, events: Iterable[Event]) -> None:
         """Append in order, as part of a write transaction."""
         seq = next_seq(self.table, txn, job_id)

@@ -15,6 +15,7 @@ import pytest
 import gpu_train
 from gpu_train import Workspace
 from gpu_train.process import is_alive, job_processes, start_time
+from gpu_train_cas.errors import GpuTrainError
 
 
 def log_of(home: Path, job_id: str) -> bytes:
@@ -300,3 +301,54 @@ def test_a_killed_agent_is_started_again(launch, home, eventually) -> None:
     assert run.finish()[0] == 0
     assert names() == ["ckpt.pt~2", "ckpt.pt"]
     assert any(kind == "agent" and "was started again" in text for kind, text in events_of(home, run.job_id))
+
+
+def test_input_that_is_no_terminal_is_passed_on(home, tmp_path: Path) -> None:
+    code = "import sys, gpu_train; sys.exit(gpu_train.run({'command': ['cat']}).exit_code)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, input=b"\x00words\xff", capture_output=True, timeout=60, check=True
+    )
+    assert done.stdout == b"\x00words\xff"
+
+
+def test_a_program_that_the_kernel_refuses(home, tmp_path: Path) -> None:
+    program = tmp_path / "broken"
+    program.write_bytes(b"\x7fELF and nothing else")
+    program.chmod(0o755)
+    with pytest.raises(GpuTrainError, match="could not be started"):
+        gpu_train.run({"command": [str(program)], "cwd": tmp_path})
+    with Workspace.open(home) as workspace:
+        (job,) = workspace.jobs.list()
+    assert (job.status, job.exit_code) == ("failed", 127)
+    assert "could not be started" in job.reason
+
+
+def test_a_caller_that_fails_leaves_no_job_running(home, tmp_path: Path, eventually) -> None:
+    seen: list[gpu_train.Job] = []
+
+    def fail(job: gpu_train.Job) -> None:
+        seen.append(job)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        gpu_train.run({"command": ["sleep", "600"], "cwd": tmp_path}, on_start=fail)
+    assert start_time(seen[0].pid) is None
+    eventually(lambda: job_of(home, seen[0].id).status == "lost", "the mark")
+
+
+def test_interrupting_the_last_capture_leaves_it_to_the_background(launch, home, eventually) -> None:
+    """The agent is held still, so that the last capture is sure to be running when the signals come."""
+    run = launch("sh", "-c", "echo ready; read x < go")
+    os.mkfifo(launch.cwd / "go")
+    assert run.process.stdout.readline() == b"ready\n"
+    agent = job_of(home, run.job_id).agent_pid
+    os.kill(agent, signal.SIGSTOP)
+    (launch.cwd / "go").write_text("on\n")
+    eventually(lambda: (home / "artifacts" / run.job_id / "control" / "end.json").exists(), "the end")
+    os.kill(run.process.pid, signal.SIGINT)
+    assert b"interrupt again to leave it" in run.process.stderr.readline()
+    os.kill(run.process.pid, signal.SIGINT)
+    assert run.finish()[0] == 0
+    assert job_of(home, run.job_id).status == "running"
+    os.kill(agent, signal.SIGCONT)
+    eventually(lambda: job_of(home, run.job_id).status == "finished", "the agent's word")

@@ -28,6 +28,7 @@ check: ## ruff, mypy in strict mode, import contracts
 	@$(VENV)/python -m ruff check .
 	@$(VENV)/python -m ruff format --check .
 	@$(VENV)/python -m mypy
+	@$(VENV)/python -m mypy demo/train.py demo/tour.py
 	@$(VENV)/lint-imports
 
 format: ## let ruff format and mend the code

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from gpu_train.capture.agent import AGENT_LOCK, BUSY_EXIT
 from gpu_train.environment import JOB_ID, current
-from gpu_train.process import is_alive, job_processes, send, start_time
+from gpu_train.process import is_alive, job_processes, module_command, module_environment, send, start_time
 from gpu_train.provider.local import KILL_FILE
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
@@ -117,9 +115,8 @@ def _settled(workspace: Workspace, job: Job) -> Job:
         return workspace.jobs.get(job.id) or job
     if job.runner_pid is None and time.time_ns() - job.created_ns < QUEUED_GRACE_S * 1e9:
         return job
-    env = {k: v for k, v in current().items() if k != JOB_ID}
-    env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in sys.path if p)
-    command = [sys.executable, "-m", "gpu_train.capture", "--home", str(workspace.home.root), "--job", job.id]
+    env = {k: v for k, v in module_environment(current()).items() if k != JOB_ID}
+    command = module_command("gpu_train.capture", "--home", str(workspace.home.root), "--job", job.id)
     logs = workspace.home.logs(job.id)
     logs.mkdir(parents=True, exist_ok=True)
     with open(logs / "agent.log", "ab") as log:

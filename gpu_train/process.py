@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
+import site
 import subprocess
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
+import gpu_train
+import gpu_train_cas
 from gpu_train.environment import JOB_ID
 
 PROC = "/proc"
@@ -109,6 +114,26 @@ def end_job(leader: int, job_id: str, grace_s: float) -> None:
         send(left, signal.SIGKILL)
         time.sleep(POLL_S)
         left = job_processes(leader, job_id)
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours with this Python.
+
+    -P: the working directory is the project's, and a `json.py` or `types.py` there must not become ours.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def module_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment under which `module_command` finds the very packages that this process runs.
+
+    Site folders are left out of PYTHONPATH: they would come before the standard library.
+    """
+    site_folders = {os.path.realpath(p) for p in (*site.getsitepackages(), site.getusersitepackages())}
+    roots = [str(Path(package.__file__ or "").parents[1]) for package in (gpu_train, gpu_train_cas)]
+    paths = [p for p in dict.fromkeys(roots) if os.path.realpath(p) not in site_folders]
+    inherited = environ.get("PYTHONPATH", "")
+    return {**environ, "PYTHONPATH": os.pathsep.join([*paths, inherited] if inherited else paths)}
 
 
 _let_go: list[subprocess.Popen[bytes]] = []

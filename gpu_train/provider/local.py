@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -27,7 +26,7 @@ from gpu_train.active import append_line
 from gpu_train.capture.agent import END_FILE
 from gpu_train.environment import current
 from gpu_train.host import PythonFacts, host_facts
-from gpu_train.process import boot_id, job_processes, let_go, send, start_time
+from gpu_train.process import boot_id, job_processes, let_go, module_command, module_environment, send, start_time
 from gpu_train.provider.output import CHUNK_BYTES, Output
 from gpu_train.provider.request import Request, job_environment
 from gpu_train.provider.watcher import Watcher
@@ -338,9 +337,8 @@ def spawn(workspace: Workspace, job: Job, request: Request) -> None:
     control.mkdir(parents=True, exist_ok=True)
     logs.mkdir(parents=True, exist_ok=True)
     request.save(control / "request.json")
-    env = {**current(), **workspace.config.as_environment()}
-    env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in sys.path if p)
-    command = [sys.executable, "-m", "gpu_train.provider", "--home", str(workspace.home.root), "--job", job.id]
+    env = module_environment(current()) | workspace.config.as_environment()
+    command = module_command("gpu_train.provider", "--home", str(workspace.home.root), "--job", job.id)
     if "PYTHONPATH" in current():
         command += ["--pythonpath", current()["PYTHONPATH"]]
     with open(logs / "runner.log", "ab") as log:

@@ -7,16 +7,15 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpu_train.config import Config
-from gpu_train.environment import current
+from gpu_train.environment import JOB_ID, current
 from gpu_train.home import Home
-from gpu_train.process import let_go
+from gpu_train.process import let_go, module_command, module_environment
 
 READY = b"ready\n"
 READY_TIMEOUT_S = 30.0
@@ -53,11 +52,10 @@ class Watcher:
         """Start an agent and tell it all that was told before."""
         self.leave()
         read, write = os.pipe()
-        command = [sys.executable, "-m", "gpu_train.capture", "--home", str(self._home.root), "--job", self._job_id,
-                   "--lifeline", str(read)]  # fmt: skip
-        env = {k: v for k, v in current().items() if not k.startswith("GPU_TRAIN_JOB")}
-        # The agent must run the very modules that the runner does, however those were found.
-        env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in sys.path if p)
+        command = module_command(
+            "gpu_train.capture", "--home", str(self._home.root), "--job", self._job_id, "--lifeline", str(read)
+        )
+        env = {k: v for k, v in module_environment(current()).items() if k != JOB_ID}
         env.update(self._config.as_environment())
         try:
             with self._log() as log:

@@ -343,12 +343,30 @@ def test_interrupting_the_last_capture_leaves_it_to_the_background(launch, home,
     assert run.process.stdout.readline() == b"ready\n"
     agent = job_of(home, run.job_id).agent_pid
     os.kill(agent, signal.SIGSTOP)
-    (launch.cwd / "go").write_text("on\n")
-    eventually(lambda: (home / "artifacts" / run.job_id / "control" / "end.json").exists(), "the end")
-    os.kill(run.process.pid, signal.SIGINT)
-    assert b"interrupt again to leave it" in run.process.stderr.readline()
-    os.kill(run.process.pid, signal.SIGINT)
-    assert run.finish()[0] == 0
-    assert job_of(home, run.job_id).status == "running"
-    os.kill(agent, signal.SIGCONT)
+    try:
+        (launch.cwd / "go").write_text("on\n")
+        eventually(lambda: (home / "artifacts" / run.job_id / "control" / "end.json").exists(), "the end")
+        os.kill(run.process.pid, signal.SIGINT)
+        assert b"interrupt again to leave it" in run.process.stderr.readline()
+        os.kill(run.process.pid, signal.SIGINT)
+        assert run.finish()[0] == 0
+        assert job_of(home, run.job_id).status == "running"
+    finally:
+        os.kill(agent, signal.SIGCONT)
     eventually(lambda: job_of(home, run.job_id).status == "finished", "the agent's word")
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_the_projects_files_do_not_become_ours(home, tmp_path: Path, eventually, detach: bool) -> None:
+    """The agent and the detached runner work in the project's folder, whose modules may be called anything."""
+    for name in ("json", "select", "typing", "numpy", "lmdb", "gpu_train_cas"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    job = gpu_train.run(
+        {"command": ["sh", "-c", "echo 1 > $GPU_TRAIN_CHECKPOINT_DIR/w.pkl"], "cwd": tmp_path}, detach=detach
+    )
+    eventually(lambda: not job_of(home, job.id).is_live, "the end")
+    assert job_of(home, job.id).status == "finished"
+    logs = home / "artifacts" / job.id / "logs"
+    assert (logs / "agent.log").read_bytes() == b""
+    with Workspace.open(home) as workspace:
+        assert [c.proof for c in workspace.checkpoints.list(job.id)] == ["ended"]

@@ -33,7 +33,7 @@ class Ledger:
         self._late: deque[Checkpoint] = deque()
         with workspace.store.registry.read() as txn:
             rows = list(workspace.checkpoints.scan(txn, job_id))
-        self._fingerprints = {c.base_name: c.fingerprint for c in rows if c.fingerprint}
+        self._known = {(c.base_name, c.fingerprint) for c in rows if c.fingerprint}
 
     @property
     def is_behind(self) -> bool:
@@ -47,12 +47,12 @@ class Ledger:
             append_line(self._events, line)
 
     def is_known(self, finished: Finished) -> bool:
-        """Whether these very files were the last to be stored under their name, also by an earlier agent."""
-        return self._fingerprints.get(finished.name) == finished.fingerprint
+        """Whether these very files were stored under their name before, also by an earlier agent."""
+        return (finished.name, finished.fingerprint) in self._known
 
     def stored(self, finished: Finished, stored: Stored) -> None:
         """Tell of a checkpoint whose row has been committed."""
-        self._fingerprints[finished.name] = finished.fingerprint
+        self._known.add((finished.name, finished.fingerprint))
         if not stored.is_new:
             return
         row = stored.checkpoint

@@ -26,6 +26,7 @@ from gpu_train_cas.errors import (
     ReadOnly,
     StorageFull,
     TooNew,
+    UsageError,
     mapped_os_errors,
 )
 from gpu_train_cas.filesystem import check_fit, size_if_there
@@ -74,6 +75,7 @@ class _Shared:
     env: lmdb.Environment
     read_only: bool
     users: int = 0
+    writer: int = 0
     tables: dict[str, Any] = field(default_factory=dict)
 
 
@@ -235,6 +237,7 @@ class Registry:
         """
         tables = self._shared.tables
         if name not in tables:
+            self._refuse_within_write(f"opening the table {name}")
             with self._lock, mapped_lmdb_errors(f"opening the table {name}"):
                 try:
                     tables[name] = self._shared.env.open_db(name.encode(), create=not self.read_only)
@@ -262,15 +265,24 @@ class Registry:
         """
         if self.read_only:
             raise ReadOnly(f"{self.path}: the home is read-only; set GPU_TRAIN_HOME to one that can be written")
+        self._refuse_within_write("a write transaction")
         with mapped_lmdb_errors("writing the registry"):
             raw = self._shared.env.begin(write=True)
+        self._shared.writer = threading.get_ident()
         try:
             yield Txn(raw, writing=True)
         except BaseException:
+            self._shared.writer = 0
             raw.abort()
             raise
+        self._shared.writer = 0
         with mapped_lmdb_errors("writing the registry"):
             raw.commit()
+
+    def _refuse_within_write(self, what: str) -> None:
+        """Fail where LMDB would wait for this very thread, forever."""
+        if self._shared.writer == threading.get_ident():
+            raise UsageError(f"{what} inside a write transaction of the same thread; do it before")
 
     def stale_readers(self) -> int:
         """Free the slots of readers whose process is gone; how many there were."""

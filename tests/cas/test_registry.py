@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_train_cas import Registry
-from gpu_train_cas.errors import Busy, Damaged, NotFound, ReadOnly, TooNew, UnsupportedHome
+from gpu_train_cas.errors import Busy, Damaged, NotFound, ReadOnly, TooNew, UnsupportedHome, UsageError
 from gpu_train_cas.filesystem import check_fit, mount_of
 
 
@@ -147,3 +147,14 @@ def test_a_home_on_a_network_filesystem_is_refused_with_the_way_out(tmp_path: Pa
     mount = mount_of(home, info)
     assert mount is not None
     assert (mount.point, mount.type) == (home.parent, type)
+
+
+def test_what_would_wait_for_its_own_thread_forever_is_refused(tmp_path: Path) -> None:
+    registry = Registry.open(tmp_path / "r")
+    with registry.write():
+        with pytest.raises(UsageError, match="inside a write transaction"):
+            registry.table("new")
+        with pytest.raises(UsageError, match="inside a write transaction"), registry.write():
+            pass
+    registry.table("new")
+    registry.close()

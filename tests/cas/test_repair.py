@@ -61,8 +61,9 @@ def filled(root: Path, source: Path, commit: Commit) -> tuple[dict[str, Rows], l
         put_row(store, b"one", {"v": 1, "status": "finished"})
         put_row(store, b"two", {"v": 1, "status": "lost"})
         put_row(store, b"two", None)
+        jobs = store.registry.table("jobs")
         with store.transaction() as txn:
-            txn.put(store.registry.table("jobs"), b"passing", {"v": 1})
+            txn.put(jobs, b"passing", {"v": 1})
         # As if its days were over for two of them: they go, their frames stay in their packs for now.
         row_of = dict(rows(store, "records"))
         with store.registry.write() as raw:

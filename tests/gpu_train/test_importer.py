@@ -73,6 +73,17 @@ def test_importing_again_changes_nothing(workspace: Workspace, run: Path) -> Non
     assert len(workspace.metrics.list(workspace.jobs.find("old").id)) == 3
 
 
+def test_importing_again_gives_a_base_model_no_metrics_of_later_steps(workspace: Workspace, run: Path) -> None:
+    (run / "base").mkdir()
+    (run / "base" / "model.safetensors").write_bytes(safetensors(3))
+    os.utime(run / "base" / "model.safetensors", ns=(10**18, 10**18))
+    import_checkpoints(workspace, run, "old")
+    rows = workspace.checkpoints.list()
+    assert [c.metrics for c in rows if c.name == "base"] == [{}]
+    import_checkpoints(workspace, run, "old")
+    assert workspace.checkpoints.list() == rows
+
+
 def test_other_content_under_the_same_name_is_a_new_version(workspace: Workspace, run: Path) -> None:
     import_checkpoints(workspace, run / "checkpoint-50", "old")
     (run / "checkpoint-50" / "model.safetensors").write_bytes(safetensors(7))

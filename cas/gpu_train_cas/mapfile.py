@@ -32,7 +32,8 @@ def ensure_locks(file: Path, readers: int) -> None:
     size = readers * _READER_BYTES + _LOCK_HEADER_BYTES
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if os.fstat(fd).st_blocks * 512 < size:
+        found = os.fstat(fd)
+        if found.st_size < size or found.st_blocks == 0:  # new, or copied as a hole: nobody has it mapped yet
             os.posix_fallocate(fd, 0, size)
     finally:
         os.close(fd)

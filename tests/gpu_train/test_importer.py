@@ -130,6 +130,16 @@ def test_opaque_files_are_what_the_person_says(workspace: Workspace, tmp_path: P
     assert (stored.checkpoint.state, stored.checkpoint.proof) == ("verified", "imported")
 
 
+def test_a_name_makes_one_checkpoint_of_any_folder(workspace: Workspace, tmp_path: Path) -> None:
+    for name in ("000/a.txt", "000/b.txt", "001/c.txt", "notes"):
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(name)
+    (stored,) = import_checkpoints(workspace, tmp_path / "tree", "x", name="all of it")
+    assert (stored.checkpoint.name, stored.checkpoint.files) == ("all of it", 4)
+    assert (stored.checkpoint.state, stored.checkpoint.proof) == ("verified", "imported")
+    assert [s.checkpoint.name for s in import_checkpoints(workspace, tmp_path / "tree", "y")] == ["000", "001"]
+
+
 def test_odd_names(workspace: Workspace, tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/run/checkpoint-\xff-7"
     os.makedirs(folder)  # noqa: PTH103

@@ -95,6 +95,25 @@ def test_an_ingest_on_a_full_disk_fails_clearly_and_works_later(
         check_records(store, records, tmp_path / "out", seen)
 
 
+def test_what_fails_on_a_full_disk_leaves_nothing_behind(small_disk: Path, source: Path, commit: Commit) -> None:
+    """A capture tries again and again: no attempt may leave a file, an open one, or a lease that gc would wait for."""
+    with Store.open(small_disk / "home") as store:
+        jobs = store.registry.table("jobs")
+        commit(store, source)
+        ballast = fill(small_disk)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with pytest.raises(StorageFull):
+                commit(store, source, "again")
+            with pytest.raises(StorageFull), store.transaction() as txn:
+                txn.put(jobs, b"job", {"v": 1}, durable=True)
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert list(store.folders.tmp.iterdir()) == []
+        assert list(store.folders.leases.iterdir()) == []
+        ballast.unlink()
+        assert store.gc().waiting == []
+
+
 def test_commits_with_less_and_less_room(small_disk: Path, tmp_path: Path, commit: Commit, seen: Seen) -> None:
     """The disk gets full at every stage of a commit; what was committed stays, what was not is not there."""
     sources = []

@@ -1,0 +1,332 @@
+/* Encoder and decoder, in plain C. A variant_*.c defines VARIANT and may define HAVE_... with functions of its own
+ * in place of those here: they must write the same bytes (cas/spec/codecs.md, Kernel payload). */
+#include "elements.h"
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+/* Call `name(width, top, ...)` with constants, so that the compiler makes a loop for each. */
+#define FOR_WIDTH(width, call)       \
+    switch (width) {                 \
+    case 1: call(1); break;          \
+    case 2: call(2); break;          \
+    case 4: call(4); break;          \
+    default: call(8); break;         \
+    }
+
+typedef struct {
+    uint32_t lane[LANES];
+} states_t;
+
+/* Element 4i + j of a group has the lane 16j + i: a vector's lanes are then one byte of each of its words. */
+INLINE unsigned element_of_lane(unsigned lane) { return (lane & 15) * 4 + (lane >> 4); }
+
+/* ---- contexts ---- */
+#ifndef HAVE_CONTEXTS
+static void contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
+{
+    int width = element_width(b->element);
+    bool is_float = b->element & ELEMENT_FLOAT;
+#define CALL(W)                                                                                            \
+    for (size_t i = 0; i < count; i++) {                                                                   \
+        uint8_t of_base = 0, of_sibling = 0;                                                               \
+        if (b->source & SOURCE_BASE)                                                                       \
+            of_base = context_of(element_load(b->base, at + i, W), W, is_float);                           \
+        if (b->source & SOURCE_SIBLING)                                                                    \
+            of_sibling = context_of(element_load(b->sibling, at + i, W), W, is_float);                     \
+        out[i] = b->source == SOURCE_BOTH ? context_of_both(of_base, of_sibling) : of_base | of_sibling;   \
+    }
+    FOR_WIDTH(width, CALL)
+#undef CALL
+}
+#endif
+
+#ifndef HAVE_MAP
+static void map_bytes(uint8_t *bytes, size_t count, const uint8_t *lut)
+{
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = lut[bytes[i]];
+}
+#endif
+
+/* Groups of elements at..at+count, with group 0 for the padding to whole groups. */
+static void groups_of(const block_t *b, size_t at, size_t count, const uint8_t *lut, uint8_t *out)
+{
+    size_t padded = (count + LANES - 1) / LANES * LANES;
+    contexts(b, at, count, out);
+    map_bytes(out, padded, lut);
+    memset(out + count, 0, padded - count);
+}
+
+/* ---- symbols: rANS, LANES states in turn, 16 bits at a time ---- */
+#ifndef HAVE_SYMBOLS
+/* Encodes whole groups, the last first, downwards from `end`; returns the first word. `groups` may be NULL. */
+static uint16_t *symbols_encode(const uint8_t *symbols, const uint8_t *groups, size_t count, const uint32_t *table,
+                                uint16_t *end, states_t *s)
+{
+    for (size_t at = count; at;) {
+        at -= LANES;
+        for (unsigned lane = LANES; lane-- > 0;) {
+            size_t i = at + element_of_lane(lane);
+            uint32_t entry = table[(groups ? groups[i] * SYMBOLS : 0) + symbols[i]];
+            uint32_t frequency = entry & 0xffff, state = s->lane[lane];
+            if (state >= frequency << 19) {
+                *--end = (uint16_t)state;
+                state >>= 16;
+            }
+            s->lane[lane] = (state / frequency << SCALE_BITS) + state % frequency + (entry >> 16);
+        }
+    }
+    return end;
+}
+
+/* Decodes whole groups from `words`; false when they go beyond `end`. */
+static bool symbols_decode(const uint8_t **words, const uint8_t *end, const uint8_t *groups, uint8_t *symbols,
+                           size_t count, const uint32_t *table, states_t *s)
+{
+    const uint8_t *p = *words;
+    for (size_t at = 0; at < count && p <= end; at += LANES)
+        for (unsigned lane = 0; lane < LANES; lane++) {
+            size_t i = at + element_of_lane(lane);
+            uint32_t state = s->lane[lane];
+            uint32_t entry = table[(groups ? (uint32_t)groups[i] << SCALE_BITS : 0) | (state & (SCALE - 1))];
+            uint16_t word;
+            memcpy(&word, p, 2);
+            symbols[i] = (uint8_t)entry;
+            state = (entry >> 8 & (SCALE - 1)) * (state >> SCALE_BITS) + (entry >> 20);
+            bool refill = state < STATE_MIN;
+            s->lane[lane] = refill ? state << 16 | word : state;
+            p += refill ? 2 : 0;
+        }
+    *words = p;
+    return p <= end;
+}
+#endif
+
+/* ---- flags: the same with two symbols of 15 bits; bit i of flags is set where element i differs ---- */
+#ifndef HAVE_FLAGS
+static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size_t count, const uint32_t *same,
+                              uint16_t *end, states_t *s)
+{
+    for (size_t at = count; at;) {
+        at -= LANES;
+        for (unsigned lane = LANES; lane-- > 0;) {
+            unsigned i = element_of_lane(lane);
+            uint32_t p = same[groups[at + i]], state = s->lane[lane];
+            bool differs = flags[at / LANES] >> i & 1;
+            uint32_t frequency = differs ? FLAG_SCALE - p : p, first = differs ? p : 0;
+            if (state >= frequency << 16) {
+                *--end = (uint16_t)state;
+                state >>= 16;
+            }
+            s->lane[lane] = (state / frequency << FLAG_BITS) + state % frequency + first;
+        }
+    }
+    return end;
+}
+
+static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_t *groups, uint64_t *flags,
+                         size_t count, const uint32_t *same, states_t *s)
+{
+    const uint8_t *at_word = *words;
+    for (size_t at = 0; at < count && at_word <= end; at += LANES) {
+        uint64_t bits = 0;
+        for (unsigned lane = 0; lane < LANES; lane++) {
+            unsigned i = element_of_lane(lane);
+            uint32_t p = same[groups[at + i]], state = s->lane[lane], slot = state & (FLAG_SCALE - 1);
+            bool differs = slot >= p;
+            uint16_t word;
+            memcpy(&word, at_word, 2);
+            bits |= (uint64_t)differs << i;
+            state = (differs ? FLAG_SCALE - p : p) * (state >> FLAG_BITS) + (differs ? slot - p : slot);
+            bool refill = state < STATE_MIN;
+            s->lane[lane] = refill ? state << 16 | word : state;
+            at_word += refill ? 2 : 0;
+        }
+        flags[at / LANES] = bits;
+    }
+    *words = at_word;
+    return at_word <= end;
+}
+#endif
+
+/* ---- tokens ---- */
+#ifndef HAVE_TOKENS
+/* Differences of all elements as tokens; what is beside them to `w`. */
+static void tokens_make(const block_t *b, size_t count, uint8_t *tokens, raw_writer_t *w)
+{
+    unsigned top = b->top;
+    bool is_float = b->element & ELEMENT_FLOAT;
+#define CALL(W)                                                                          \
+    for (size_t i = 0; i < count; i++) {                                                 \
+        uint64_t base = b->base ? element_load(b->base, i, W) : 0;                       \
+        token_t t = token_of(difference(element_load(b->data, i, W), base, W, is_float), W, top); \
+        tokens[i] = t.token;                                                             \
+        put_raw(w, t.raw, t.raw_bits);                                                   \
+    }
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+}
+
+/* The reverse for elements at..at+count, at most CHUNK; false when a stream is too short. */
+static bool tokens_undo(const block_t *b, size_t at, size_t count, const uint8_t *tokens, raw_reader_t *r,
+                        uint8_t *out)
+{
+    unsigned top = b->top;
+    bool is_float = b->element & ELEMENT_FLOAT;
+#define CALL(W)                                                                               \
+    for (size_t i = 0; i < count; i++) {                                                      \
+        if (i % 16 == 0 && raw_overrun(r))                                                    \
+            return false;                                                                     \
+        uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                       \
+        uint64_t z = token_value(tokens[i], get_raw(r, token_raw_bits(tokens[i], W, top)), W, top); \
+        element_store(out, at + i, W, undo_difference(z, base, W, is_float));                 \
+    }
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+    return !raw_overrun(r);
+}
+#endif
+
+/* ---- sparse blocks: where elements differ, and by what ---- */
+#ifndef HAVE_SPARSE
+/* Flags of all elements; contexts and differences of those that differ. Returns how many do. */
+static size_t sparse_make(const block_t *b, size_t count, const uint8_t *contexts, uint64_t *flags, uint8_t *kept,
+                          uint8_t *values)
+{
+    size_t differ = 0;
+    bool is_float = b->element & ELEMENT_FLOAT;
+    memset(flags, 0, (count + LANES - 1) / LANES * 8);
+#define CALL(W)                                                                                   \
+    for (size_t i = 0; i < count; i++) {                                                          \
+        uint64_t base = b->base ? element_load(b->base, i, W) : 0;                                \
+        uint64_t z = difference(element_load(b->data, i, W), base, W, is_float);                  \
+        flags[i / LANES] |= (uint64_t)(z != 0) << (i % LANES);                                    \
+        element_store(values, differ, W, z);                                                      \
+        kept[differ] = contexts[i];                                                               \
+        differ += z != 0;                                                                         \
+    }
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+    return differ;
+}
+
+/* The groups of the elements that differ, among `count` (whole groups of LANES); returns how many. */
+static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t count, uint8_t *kept)
+{
+    size_t differ = 0;
+    for (size_t at = 0; at < count; at += LANES)
+        for (uint64_t bits = flags[at / LANES]; bits; bits &= bits - 1)
+            kept[differ++] = groups[at + (unsigned)__builtin_ctzll(bits)];
+    return differ;
+}
+
+static void sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
+{
+    size_t used = 0;
+    bool is_float = b->element & ELEMENT_FLOAT;
+#define CALL(W)                                                                                  \
+    for (size_t i = 0; i < count; i++) {                                                         \
+        uint64_t base = b->base ? element_load(b->base, i, W) : 0;                               \
+        bool differs = flags[i / LANES] >> (i % LANES) & 1;                                      \
+        uint64_t z = differs ? element_load(values, used, W) : 0;                                \
+        used += differs;                                                                         \
+        element_store(out, i, W, undo_difference(z, base, W, is_float));                         \
+    }
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+}
+#endif
+
+#ifndef HAVE_VALUES
+/* Tokens of differences, and the reverse. */
+static void values_make(const uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
+{
+#define CALL(W)                                                     \
+    for (size_t i = 0; i < count; i++) {                            \
+        token_t t = token_of(element_load(values, i, W), W, top);   \
+        tokens[i] = t.token;                                        \
+        put_raw(w, t.raw, t.raw_bits);                              \
+    }
+    FOR_WIDTH(width, CALL)
+#undef CALL
+}
+
+static bool values_undo(const uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
+{
+#define CALL(W)                                                                                     \
+    for (size_t i = 0; i < count; i++) {                                                            \
+        if (i % 16 == 0 && raw_overrun(r))                                                          \
+            return false;                                                                           \
+        uint64_t raw = get_raw(r, token_raw_bits(tokens[i], W, top));                               \
+        element_store(values, i, W, token_value(tokens[i], raw, W, top));                           \
+    }
+    FOR_WIDTH(width, CALL)
+#undef CALL
+    return !raw_overrun(r);
+}
+#endif
+
+/* ---- split: the top byte of the rotated word is the symbol, the rest is raw ---- */
+#ifndef HAVE_ANY_NEGATIVE
+static bool any_negative(const block_t *b, size_t count)
+{
+    uint64_t seen = 0;
+#define CALL(W)                        \
+    for (size_t i = 0; i < count; i++) \
+        seen |= element_load(b->data, i, W) >> (8 * W - 1);
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+    return seen;
+}
+#endif
+
+#ifndef HAVE_SPLIT
+static void split_make(const block_t *b, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
+{
+#define CALL(W)                                                                                       \
+    for (size_t i = 0; i < count; i++) {                                                              \
+        uint64_t v = element_load(b->data, i, W);                                                     \
+        uint64_t r = W == 1 ? v : (v << 1 | v >> (8 * W - 1)) & word_mask(W);                         \
+        symbols[i] = (uint8_t)(r >> (8 * W - 8));                                                     \
+        if (is_unsigned) {                                                                            \
+            put_remainder(w, r >> 1 & 0x7f, 7);                                                       \
+            r >>= 8;                                                                                  \
+        }                                                                                             \
+        memcpy(w->bytes, &r, 8);                                                                      \
+        w->bytes += W - 1 - is_unsigned;                                                              \
+    }
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+}
+
+/* Elements at..at+count, at most CHUNK, from their symbols; the streams' lengths were checked before. */
+static void split_undo(const block_t *b, size_t at, size_t count, bool is_unsigned, const uint8_t *symbols,
+                       raw_reader_t *r, uint8_t *out)
+{
+#define CALL(W)                                                                                 \
+    for (size_t i = 0; i < count; i++) {                                                        \
+        uint64_t low = 0, v;                                                                    \
+        if (is_unsigned) {                                                                      \
+            memcpy(&low, r->bits + (r->at >> 3), 2);                                            \
+            low = (low >> (r->at & 7) & 0x7f) << 1;                                             \
+            r->at += 7;                                                                         \
+        }                                                                                       \
+        memcpy(&v, r->bytes, 8);                                                                \
+        r->bytes += W - 1 - is_unsigned;                                                        \
+        v = is_unsigned ? v << 8 | low : v;                                                     \
+        v = (v & (word_mask(W) >> 8)) | (uint64_t)symbols[i] << (8 * W - 8);                    \
+        v = W == 1 ? v : (v >> 1 | v << (8 * W - 1)) & word_mask(W);                            \
+        element_store(out, at + i, W, v);                                                       \
+    }
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+}
+#endif
+
+#include "encode.h"
+#include "decode.h"
+
+const variant_t JOIN(kernel, VARIANT) = {TEXT(VARIANT), encode, decode};

@@ -93,7 +93,7 @@ typedef struct {
 typedef struct {
     const char *name;
     /* The payload's length; 0 when it would not be shorter than `limit`; (size_t)-1 without memory.
-     * `limit` is at most the block's length; `out` has kernel_bound(length) bytes. */
+     * `limit` is at most kernel_limit(length); `out` has kernel_bound(length) bytes. */
     size_t (*encode)(const block_t *block, uint8_t *out, size_t limit);
     /* Decodes into `out` (block->length bytes) from a checked payload. */
     status_t (*decode)(const payload_t *payload, const block_t *block, uint8_t *out);
@@ -112,7 +112,8 @@ const variant_t *kernel_select(const char *name); /* NULL: the best; or by name,
 INLINE int element_width(uint8_t element) { return 1 << (element & ELEMENT_WIDTH); }
 unsigned top_most(int width); /* most leading bits of a token: its alphabet has at most 256 */
 unsigned alphabet(uint8_t element, unsigned top);
-size_t kernel_bound(size_t length); /* room for an encoder: raw bytes of a whole block, and tables */
+size_t kernel_limit(size_t length); /* payloads are shorter: as raw bytes, and a little */
+size_t kernel_bound(size_t length); /* what an encoder may write to: that, and tables */
 void header_write(uint8_t *out, const header_t *header);
 status_t payload_parse(const uint8_t *data, size_t size, size_t length, payload_t *payload);
 

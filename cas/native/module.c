@@ -69,7 +69,8 @@ static PyObject *encode(PyObject *self, PyObject *args)
     if (!payload)
         goto done;
     uint8_t *out = (uint8_t *)PyByteArray_AsString(payload);
-    size_t size, most = limit < 0 ? 0 : limit > data.len ? (size_t)data.len : (size_t)limit;
+    size_t size, most = kernel_limit((size_t)data.len);
+    most = limit < 0 ? 0 : (size_t)limit < most ? (size_t)limit : most;
     Py_BEGIN_ALLOW_THREADS
     size = variant->encode(&block, out, most);
     Py_END_ALLOW_THREADS

@@ -11,10 +11,9 @@ unsigned alphabet(uint8_t element, unsigned top)
     return SMALL + ((8u * (unsigned)width - 4) << (top + 1));
 }
 
-size_t kernel_bound(size_t length)
-{
-    return length + HEADER_BYTES + DIGEST_BYTES + TABLE_BYTES_MAX + PAD_BYTES;
-}
+size_t kernel_limit(size_t length) { return length + length / 4 + 1024; }
+
+size_t kernel_bound(size_t length) { return kernel_limit(length) + TABLE_BYTES_MAX; }
 
 static void put16(uint8_t *out, uint16_t value) { memcpy(out, &value, 2); }
 static void put32(uint8_t *out, uint32_t value) { memcpy(out, &value, 4); }

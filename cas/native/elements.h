@@ -142,4 +142,31 @@ INLINE uint64_t get_raw(raw_reader_t *r, unsigned raw_bits)
 
 INLINE bool raw_overrun(const raw_reader_t *r) { return r->bytes > r->bytes_end || r->at > r->bits_end; }
 
+/* ---- split: the top byte of the rotated word is the symbol, the rest is raw ---- */
+INLINE void split_one(uint64_t word, int width, bool is_unsigned, uint8_t *symbol, raw_writer_t *w)
+{
+    uint64_t turned = width == 1 ? word : (word << 1 | is_negative(word, width)) & word_mask(width);
+    *symbol = (uint8_t)(turned >> (8 * width - 8));
+    if (is_unsigned) {
+        put_remainder(w, turned >> 1 & 0x7f, 7);
+        turned >>= 8;
+    }
+    memcpy(w->bytes, &turned, 8);
+    w->bytes += width - 1 - is_unsigned;
+}
+
+INLINE uint64_t join_one(uint8_t symbol, int width, bool is_unsigned, raw_reader_t *r)
+{
+    uint64_t low = 0, turned;
+    memcpy(&turned, r->bytes, 8);
+    r->bytes += width - 1 - is_unsigned;
+    if (is_unsigned) {
+        memcpy(&low, r->bits + (r->at >> 3), 2);
+        turned = turned << 8 | (low >> (r->at & 7) & 0x7f) << 1;
+        r->at += 7;
+    }
+    turned = (turned & (word_mask(width) >> 8)) | (uint64_t)symbol << (8 * width - 8);
+    return width == 1 ? turned : (turned >> 1 | turned << (8 * width - 1)) & word_mask(width);
+}
+
 #endif

@@ -197,7 +197,7 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
     memset(e->counts + 256 + lowest, 0, (highest - lowest + 1) * sizeof *e->counts);
     if (sparse) {
         h.flags |= FLAG_SPARSE;
-        coded = sparse_make(b, count, e->contexts, e->flags, e->kept, e->values);
+        coded = (size_t)sparse_make(b, count, e->contexts, e->flags, e->kept, e->values);
         values_make(e->values, coded, width, b->top, e->symbols, &w);
         count_pairs(e->counts, e->kept, e->symbols, coded, 1);
         for (size_t i = 0; i < count; i++)

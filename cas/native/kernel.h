@@ -85,6 +85,13 @@ typedef enum {
     BAD_MEMORY,
 } status_t;
 
+enum { UNHANDLED = -1 }; /* what a variant's own loop returns for widths it leaves to plain C */
+
+/* Element 4i + j of a group has the lane 16j + i: a vector's lanes are then one byte of each of its words. */
+typedef struct {
+    uint32_t lane[LANES];
+} states_t;
+
 typedef struct {
     uint16_t frequency[GROUPS_MAX][SYMBOLS];
     uint32_t same[GROUPS_MAX]; /* of FLAG_SCALE: how often an element equals its base */

@@ -1,6 +1,14 @@
-/* Encoder and decoder, in plain C. A variant_*.c defines VARIANT and may define HAVE_... with functions of its own
- * in place of those here: they must write the same bytes (cas/spec/codecs.md, Kernel payload). */
+/* Encoder and decoder, in plain C (cas/spec/codecs.md, Kernel payload). A variant_*.c defines VARIANT. One with a
+ * lanes_*.h also defines FAST: that header has functions of its own in place of those between #ifndef FAST and
+ * #endif, and fast_... functions that are asked first and return UNHANDLED for widths they leave to plain C. All
+ * variants write the same bytes. */
 #include "elements.h"
+
+#ifdef FAST
+#define TRY(call) fast_##call
+#else
+#define TRY(call) UNHANDLED
+#endif
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -16,17 +24,13 @@
     default: call(8); break;         \
     }
 
-typedef struct {
-    uint32_t lane[LANES];
-} states_t;
-
-/* Element 4i + j of a group has the lane 16j + i: a vector's lanes are then one byte of each of its words. */
 INLINE unsigned element_of_lane(unsigned lane) { return (lane & 15) * 4 + (lane >> 4); }
 
 /* ---- contexts ---- */
-#ifndef HAVE_CONTEXTS
 static void contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
 {
+    if (TRY(contexts(b, at, count, out)) != UNHANDLED)
+        return;
     int width = element_width(b->element);
     bool is_float = b->element & ELEMENT_FLOAT;
 #define CALL(W)                                                                                            \
@@ -41,14 +45,14 @@ static void contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
     FOR_WIDTH(width, CALL)
 #undef CALL
 }
-#endif
 
-#ifndef HAVE_MAP
+#ifndef FAST
 static void map_bytes(uint8_t *bytes, size_t count, const uint8_t *lut)
 {
     for (size_t i = 0; i < count; i++)
         bytes[i] = lut[bytes[i]];
 }
+
 #endif
 
 /* Groups of elements at..at+count, with group 0 for the padding to whole groups. */
@@ -60,8 +64,8 @@ static void groups_of(const block_t *b, size_t at, size_t count, const uint8_t *
     memset(out + count, 0, padded - count);
 }
 
+#ifndef FAST
 /* ---- symbols: rANS, LANES states in turn, 16 bits at a time ---- */
-#ifndef HAVE_SYMBOLS
 /* Encodes whole groups, the last first, downwards from `end`; returns the first word. `groups` may be NULL. */
 static uint16_t *symbols_encode(const uint8_t *symbols, const uint8_t *groups, size_t count, const uint32_t *table,
                                 uint16_t *end, states_t *s)
@@ -103,10 +107,8 @@ static bool symbols_decode(const uint8_t **words, const uint8_t *end, const uint
     *words = p;
     return p <= end;
 }
-#endif
 
 /* ---- flags: the same with two symbols of 15 bits; bit i of flags is set where element i differs ---- */
-#ifndef HAVE_FLAGS
 static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size_t count, const uint32_t *same,
                               uint16_t *end, states_t *s)
 {
@@ -150,13 +152,15 @@ static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_
     *words = at_word;
     return at_word <= end;
 }
+
 #endif
 
 /* ---- tokens ---- */
-#ifndef HAVE_TOKENS
 /* Differences of all elements as tokens; what is beside them to `w`. */
 static void tokens_make(const block_t *b, size_t count, uint8_t *tokens, raw_writer_t *w)
 {
+    if (TRY(tokens_make(b, count, tokens, w)) != UNHANDLED)
+        return;
     unsigned top = b->top;
     bool is_float = b->element & ELEMENT_FLOAT;
 #define CALL(W)                                                                          \
@@ -164,16 +168,20 @@ static void tokens_make(const block_t *b, size_t count, uint8_t *tokens, raw_wri
         uint64_t base = b->base ? element_load(b->base, i, W) : 0;                       \
         token_t t = token_of(difference(element_load(b->data, i, W), base, W, is_float), W, top); \
         tokens[i] = t.token;                                                             \
-        put_raw(w, t.raw, t.raw_bits);                                                   \
+        if (W > 1)                                                                       \
+            put_raw(w, t.raw, t.raw_bits);                                               \
     }
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
 }
 
 /* The reverse for elements at..at+count, at most CHUNK; false when a stream is too short. */
-static bool tokens_undo(const block_t *b, size_t at, size_t count, const uint8_t *tokens, raw_reader_t *r,
+static int tokens_undo(const block_t *b, size_t at, size_t count, const uint8_t *tokens, raw_reader_t *r,
                         uint8_t *out)
 {
+    int done = TRY(tokens_undo(b, at, count, tokens, r, out));
+    if (done != UNHANDLED)
+        return done;
     unsigned top = b->top;
     bool is_float = b->element & ELEMENT_FLOAT;
 #define CALL(W)                                                                               \
@@ -188,15 +196,16 @@ static bool tokens_undo(const block_t *b, size_t at, size_t count, const uint8_t
 #undef CALL
     return !raw_overrun(r);
 }
-#endif
 
 /* ---- sparse blocks: where elements differ, and by what ---- */
-#ifndef HAVE_SPARSE
 /* Flags of all elements; contexts and differences of those that differ. Returns how many do. */
-static size_t sparse_make(const block_t *b, size_t count, const uint8_t *contexts, uint64_t *flags, uint8_t *kept,
+static ptrdiff_t sparse_make(const block_t *b, size_t count, const uint8_t *contexts, uint64_t *flags, uint8_t *kept,
                           uint8_t *values)
 {
-    size_t differ = 0;
+    ptrdiff_t done = TRY(sparse_make(b, count, contexts, flags, kept, values));
+    if (done != UNHANDLED)
+        return done;
+    ptrdiff_t differ = 0;
     bool is_float = b->element & ELEMENT_FLOAT;
     memset(flags, 0, (count + LANES - 1) / LANES * 8);
 #define CALL(W)                                                                                   \
@@ -204,7 +213,7 @@ static size_t sparse_make(const block_t *b, size_t count, const uint8_t *context
         uint64_t base = b->base ? element_load(b->base, i, W) : 0;                                \
         uint64_t z = difference(element_load(b->data, i, W), base, W, is_float);                  \
         flags[i / LANES] |= (uint64_t)(z != 0) << (i % LANES);                                    \
-        element_store(values, differ, W, z);                                                      \
+        element_store(values, (size_t)differ, W, z);                                                      \
         kept[differ] = contexts[i];                                                               \
         differ += z != 0;                                                                         \
     }
@@ -213,6 +222,7 @@ static size_t sparse_make(const block_t *b, size_t count, const uint8_t *context
     return differ;
 }
 
+#ifndef FAST
 /* The groups of the elements that differ, among `count` (whole groups of LANES); returns how many. */
 static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t count, uint8_t *kept)
 {
@@ -223,8 +233,12 @@ static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t c
     return differ;
 }
 
+#endif
+
 static void sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
 {
+    if (TRY(sparse_undo(b, count, flags, values, out)) != UNHANDLED)
+        return;
     size_t used = 0;
     bool is_float = b->element & ELEMENT_FLOAT;
 #define CALL(W)                                                                                  \
@@ -238,12 +252,12 @@ static void sparse_undo(const block_t *b, size_t count, const uint64_t *flags, c
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
 }
-#endif
 
-#ifndef HAVE_VALUES
 /* Tokens of differences, and the reverse. */
-static void values_make(const uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
+static void values_make(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
 {
+    if (TRY(values_make(values, count, width, top, tokens, w)) != UNHANDLED)
+        return;
 #define CALL(W)                                                     \
     for (size_t i = 0; i < count; i++) {                            \
         token_t t = token_of(element_load(values, i, W), W, top);   \
@@ -254,8 +268,11 @@ static void values_make(const uint8_t *values, size_t count, int width, unsigned
 #undef CALL
 }
 
-static bool values_undo(const uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
+static int values_undo(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
 {
+    int done = TRY(values_undo(tokens, count, width, top, r, values));
+    if (done != UNHANDLED)
+        return done;
 #define CALL(W)                                                                                     \
     for (size_t i = 0; i < count; i++) {                                                            \
         if (i % 16 == 0 && raw_overrun(r))                                                          \
@@ -267,10 +284,9 @@ static bool values_undo(const uint8_t *tokens, size_t count, int width, unsigned
 #undef CALL
     return !raw_overrun(r);
 }
-#endif
 
 /* ---- split: the top byte of the rotated word is the symbol, the rest is raw ---- */
-#ifndef HAVE_ANY_NEGATIVE
+#ifndef FAST
 static bool any_negative(const block_t *b, size_t count)
 {
     uint64_t seen = 0;
@@ -281,23 +297,16 @@ static bool any_negative(const block_t *b, size_t count)
 #undef CALL
     return seen;
 }
+
 #endif
 
-#ifndef HAVE_SPLIT
 static void split_make(const block_t *b, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
 {
-#define CALL(W)                                                                                       \
-    for (size_t i = 0; i < count; i++) {                                                              \
-        uint64_t v = element_load(b->data, i, W);                                                     \
-        uint64_t r = W == 1 ? v : (v << 1 | v >> (8 * W - 1)) & word_mask(W);                         \
-        symbols[i] = (uint8_t)(r >> (8 * W - 8));                                                     \
-        if (is_unsigned) {                                                                            \
-            put_remainder(w, r >> 1 & 0x7f, 7);                                                       \
-            r >>= 8;                                                                                  \
-        }                                                                                             \
-        memcpy(w->bytes, &r, 8);                                                                      \
-        w->bytes += W - 1 - is_unsigned;                                                              \
-    }
+    if (TRY(split_make(b, count, is_unsigned, symbols, w)) != UNHANDLED)
+        return;
+#define CALL(W)                        \
+    for (size_t i = 0; i < count; i++) \
+        split_one(element_load(b->data, i, W), W, is_unsigned, symbols + i, w);
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
 }
@@ -306,25 +315,14 @@ static void split_make(const block_t *b, size_t count, bool is_unsigned, uint8_t
 static void split_undo(const block_t *b, size_t at, size_t count, bool is_unsigned, const uint8_t *symbols,
                        raw_reader_t *r, uint8_t *out)
 {
-#define CALL(W)                                                                                 \
-    for (size_t i = 0; i < count; i++) {                                                        \
-        uint64_t low = 0, v;                                                                    \
-        if (is_unsigned) {                                                                      \
-            memcpy(&low, r->bits + (r->at >> 3), 2);                                            \
-            low = (low >> (r->at & 7) & 0x7f) << 1;                                             \
-            r->at += 7;                                                                         \
-        }                                                                                       \
-        memcpy(&v, r->bytes, 8);                                                                \
-        r->bytes += W - 1 - is_unsigned;                                                        \
-        v = is_unsigned ? v << 8 | low : v;                                                     \
-        v = (v & (word_mask(W) >> 8)) | (uint64_t)symbols[i] << (8 * W - 8);                    \
-        v = W == 1 ? v : (v >> 1 | v << (8 * W - 1)) & word_mask(W);                            \
-        element_store(out, at + i, W, v);                                                       \
-    }
+    if (TRY(split_undo(b, at, count, is_unsigned, symbols, r, out)) != UNHANDLED)
+        return;
+#define CALL(W)                        \
+    for (size_t i = 0; i < count; i++) \
+        element_store(out, at + i, W, join_one(symbols[i], W, is_unsigned, r));
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
 }
-#endif
 
 #include "encode.h"
 #include "decode.h"

@@ -111,7 +111,7 @@ static status_t decode(const payload_t *p, const block_t *block, uint8_t *out)
     size_t width = (size_t)element_width(h->element), tail = b->length - p->count * width;
     if (h->top == 0 && !split_lengths(p, width))
         return BAD_STREAM;
-    decoder_t *d = scratch_take(sizeof *d + h->groups * (size_t)SCALE * sizeof *d->tables);
+    decoder_t *d = scratch_take(sizeof *d + (h->groups * (size_t)SCALE + 16) * sizeof *d->tables);
     if (!d)
         return BAD_MEMORY;
     unsigned symbols = alphabet(h->element, h->top);

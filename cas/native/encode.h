@@ -2,8 +2,7 @@
 
 enum {
     PIECES = 32,           /* of LANES elements: the sample that decides between sparse and dense */
-    COUNT_ALL = 1 << 16,   /* elements up to which every one is counted */
-    COUNT_MOST = 1 << 18,  /* elements that are counted at most */
+    COUNTED = 1 << 16,     /* elements that are counted, about, for frequencies */
     ELEMENTS_MOST = 1 << 22,
 };
 
@@ -47,13 +46,17 @@ static void sample(const block_t *b, size_t count, bool *sparse, uint8_t *top)
     bool is_float = b->element & ELEMENT_FLOAT;
     size_t same = 0, far = 0, seen = 0;
     for (size_t piece = 0; piece < PIECES; piece++) {
-        size_t start = count / PIECES * piece;
-        for (size_t i = start; i < start + LANES && i < count; i++, seen++) {
-            uint64_t base = b->base ? element_load(b->base, i, width) : 0;
-            uint64_t z = difference(element_load(b->data, i, width), base, width, is_float);
-            same += z == 0;
-            far += z >= 1024;
-        }
+        size_t start = count / PIECES * piece, end = start + LANES < count ? start + LANES : count;
+#define CALL(W)                                                                      \
+    for (size_t i = start; i < end; i++) {                                           \
+        uint64_t base = b->base ? element_load(b->base, i, W) : 0;                   \
+        uint64_t z = difference(element_load(b->data, i, W), base, W, is_float);     \
+        same += z == 0;                                                              \
+        far += z >= 1024;                                                            \
+    }
+        FOR_WIDTH(width, CALL)
+#undef CALL
+        seen += end - start;
     }
     *sparse = 2 * same > seen;
     *top = (uint8_t)top_most(width);
@@ -105,10 +108,29 @@ static void count_pairs(counts_t *counts, const uint8_t *contexts, const uint8_t
     }
 }
 
+/* Count, for each context, about how many elements equal their base: all by a sample, less those that differ. */
+static void count_same(counts_t *counts, const uint8_t *contexts, size_t count, size_t stride)
+{
+    uint32_t all[4][256] = {{0}};
+    for (size_t at = 0; at < count; at += LANES * stride) {
+        size_t end = at + LANES < count ? at + LANES : count;
+        for (size_t i = at; i < end; i++)
+            all[i % 4][contexts[i]]++;
+    }
+    for (unsigned c = 0; c < 256; c++) {
+        uint32_t total = (all[0][c] + all[1][c] + all[2][c] + all[3][c]) * (uint32_t)stride, differ = 0;
+        if (total == 0)
+            continue;
+        for (unsigned i = 0; i < SYMBOLS; i++)
+            differ += counts[c][i] + counts[256 + c][i];
+        counts[c][0] += total > differ ? total - differ : 0;
+    }
+}
+
 static size_t stride_for(size_t count)
 {
-    size_t stride = count > COUNT_ALL ? 4 : 1;
-    while (count / stride > COUNT_MOST)
+    size_t stride = 1;
+    while (count / stride > COUNTED)
         stride *= 2;
     return stride;
 }
@@ -164,6 +186,30 @@ static void states_start(states_t *s)
         s->lane[i] = STATE_MIN;
 }
 
+/* The first pass, a chunk after another so that memory is read once: symbols, raw bits, contexts, and for sparse
+ * blocks flags. Returns how many elements are coded; 0 when `is_unsigned` was asked and does not hold. */
+static size_t symbols_of(encoder_t *e, const block_t *b, size_t count, bool sparse, bool is_unsigned, raw_writer_t *w)
+{
+    size_t differ = 0, width = (size_t)element_width(b->element);
+    for (size_t at = 0; at < count; at += CHUNK) {
+        size_t chunk = count - at < CHUNK ? count - at : CHUNK;
+        contexts(b, at, chunk, e->contexts + at);
+        if (sparse)
+            differ += (size_t)sparse_make(b, at, chunk, e->contexts + at, e->flags + at / LANES, e->kept + differ,
+                                          e->values + differ * width);
+        else if (b->top)
+            tokens_make(b, at, chunk, e->symbols + at, w);
+        else if (is_unsigned && any_negative(b, at, chunk))
+            return 0;
+        else
+            split_make(b, at, chunk, is_unsigned, e->symbols + at, w);
+    }
+    if (!sparse)
+        return count;
+    values_make(e->values, differ, (int)width, b->top, e->symbols, w);
+    return differ;
+}
+
 static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint8_t *out, size_t limit)
 {
     block_t with = *block, *b = &with;
@@ -188,27 +234,29 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
         sample(b, count, &sparse, &top);
         b->top = top;
     }
-    memset(e->contexts, 0, padded);
-    if (grouped) {
-        contexts(b, 0, count, e->contexts);
-        range_of(e->contexts, count, &lowest, &highest);
+    if (b->top) {
+        uint8_t top;
+        sample(b, count, &sparse, &top);
+        b->top = top;
+        h.flags |= sparse ? FLAG_SPARSE : 0;
+        coded = symbols_of(e, b, count, sparse, false, &w);
+    } else {
+        bool is_unsigned = width > 1;
+        if (symbols_of(e, b, count, false, is_unsigned, &w) == 0 && is_unsigned) { /* one was negative after all */
+            w = (raw_writer_t){at, e->bits, 0, 0};
+            is_unsigned = false;
+            symbols_of(e, b, count, false, is_unsigned, &w);
+        }
+        h.flags |= is_unsigned ? FLAG_UNSIGNED : 0;
     }
+    if (grouped)
+        range_of(e->contexts, count, &lowest, &highest);
     memset(e->counts + lowest, 0, (highest - lowest + 1) * sizeof *e->counts);
     memset(e->counts + 256 + lowest, 0, (highest - lowest + 1) * sizeof *e->counts);
     if (sparse) {
-        h.flags |= FLAG_SPARSE;
-        coded = (size_t)sparse_make(b, count, e->contexts, e->flags, e->kept, e->values);
-        values_make(e->values, coded, width, b->top, e->symbols, &w);
         count_pairs(e->counts, e->kept, e->symbols, coded, 1);
-        for (size_t i = 0; i < count; i++)
-            e->counts[e->contexts[i]][0] += 1 - (uint32_t)(e->flags[i / LANES] >> (i % LANES) & 1);
+        count_same(e->counts, e->contexts, count, stride_for(count));
     } else {
-        if (b->top == 0) {
-            bool is_unsigned = width > 1 && !any_negative(b, count);
-            h.flags |= is_unsigned ? FLAG_UNSIGNED : 0;
-            split_make(b, count, is_unsigned, e->symbols, &w);
-        } else
-            tokens_make(b, count, e->symbols, &w);
         stride = stride_for(count);
         present = present_of(e->symbols, count);
         count_pairs(e->counts, e->contexts, e->symbols, count, stride);

@@ -13,12 +13,14 @@ INLINE vec all16(int v) { return _mm512_set1_epi16((short)v); }
 INLINE vec all32(uint32_t v) { return _mm512_set1_epi32((int)v); }
 INLINE unsigned ones(uint64_t mask) { return (unsigned)_mm_popcnt_u64(mask); }
 
-/* A gather whose result register depends on nothing: the compiler's own reuses the last one, and gathers wait in line. */
+/* A gather whose result register depends on nothing. The compiler knows that a full mask leaves nothing of what was
+ * in the register, and reuses the last gather's; the processor does not, and gathers wait in line. So hide the mask. */
 INLINE vec gather(vec index, const uint32_t *table)
 {
     vec fresh = _mm512_setzero_si512();
-    __asm__ volatile("" : "+v"(fresh));
-    return _mm512_mask_i32gather_epi32(fresh, 0xffff, index, table, 4);
+    __mmask16 mask = 0xffff;
+    __asm__("" : "+v"(fresh), "+Yk"(mask));
+    return _mm512_mask_i32gather_epi32(fresh, mask, index, table, 4);
 }
 
 /* 64 bytes in order from two vectors of 16-bit lanes (values below 256), or four of 32-bit lanes (below 32768). */
@@ -351,21 +353,37 @@ INLINE void tokens16(const vec *z, unsigned top, uint8_t *tokens, raw_writer_t *
     put_remainders(w, values, masks);
 }
 
-INLINE void untokens16(const uint8_t *tokens, unsigned top, raw_reader_t *r, vec *z)
+/* Raw bits of each of 64 tokens, and its leading bits; small tokens are their own lead, less bit 0. */
+INLINE vec token_lengths(vec t, unsigned top, vec *lead)
 {
-    vec t = load(tokens), rest = _mm512_sub_epi8(t, all8(SMALL));
     __mmask64 large = _mm512_cmpge_epu8_mask(t, all8(SMALL));
-    vec length = _mm512_and_si512(_mm512_srli_epi16(rest, top + 1), all8(0xff >> (top + 1)));
-    vec k = _mm512_maskz_add_epi8(large, length, all8((int)(3 - top)));
+    vec length = _mm512_srli_epi16(_mm512_sub_epi8(t, all8(SMALL)), top + 1);
     vec half = _mm512_and_si512(_mm512_srli_epi16(t, 1), all8(0x7f));
-    /* rest >> 1 and half agree in the bits that lead has; small tokens are their own lead */
-    vec lead = _mm512_or_si512(_mm512_and_si512(half, all8((1 << top) - 1)), all8(1 << top));
-    lead = _mm512_mask_mov_epi8(half, large, lead);
+    *lead = _mm512_or_si512(_mm512_and_si512(half, all8((1 << top) - 1)), all8(1 << top));
+    *lead = _mm512_mask_mov_epi8(half, large, *lead);
+    return _mm512_maskz_add_epi8(large, _mm512_and_si512(length, all8(0xff >> (top + 1))), all8((int)(3 - top)));
+}
+
+/* The remainders of `count` tokens (whole groups): well before they are used, as eight small stores cannot be
+ * loaded as one vector until they have reached the cache. False when the stream ends. */
+INLINE bool remainders_get(const uint8_t *tokens, size_t count, unsigned top, raw_reader_t *r, uint8_t *remainders)
+{
+    for (size_t i = 0; i < count; i += LANES) {
+        uint64_t values[8], masks[8];
+        vec lead;
+        if (raw_overrun(r))
+            return false;
+        store(masks, remainder_masks(token_lengths(load(tokens + i), top, &lead)));
+        get_remainders(r, values, masks);
+        memcpy(remainders + i, values, LANES);
+    }
+    return !raw_overrun(r);
+}
+
+INLINE void untokens16(const uint8_t *tokens, const uint8_t *remainders, unsigned top, raw_reader_t *r, vec *z)
+{
+    vec t = load(tokens), remainder = load(remainders), lead, k = token_lengths(t, top, &lead);
     __mmask64 whole = _mm512_cmpge_epu8_mask(k, all8(8));
-    uint64_t values[8], masks[8];
-    store(masks, remainder_masks(k));
-    get_remainders(r, values, masks);
-    vec remainder = load(values);
     vec low = _mm512_mask_expand_epi8(remainder, whole, load(r->bytes));
     vec high = _mm512_maskz_mov_epi8(whole, remainder), zero = _mm512_setzero_si512();
     r->bytes += ones(whole);
@@ -416,28 +434,19 @@ INLINE void tokens32(const vec *z, unsigned top, uint8_t *tokens, raw_writer_t *
     put_remainders(w, values, masks);
 }
 
-INLINE void untokens32(const uint8_t *tokens, unsigned top, raw_reader_t *r, vec *z)
+INLINE void untokens32(const uint8_t *tokens, const uint8_t *remainders, unsigned top, raw_reader_t *r, vec *z)
 {
-    vec t = load(tokens), rest = _mm512_sub_epi8(t, all8(SMALL));
-    __mmask64 large = _mm512_cmpge_epu8_mask(t, all8(SMALL));
-    vec length = _mm512_and_si512(_mm512_srli_epi16(rest, top + 1), all8(0xff >> (top + 1)));
-    vec k = _mm512_maskz_add_epi8(large, length, all8((int)(3 - top)));
-    vec half = _mm512_and_si512(_mm512_srli_epi16(t, 1), all8(0x7f));
-    vec lead = _mm512_or_si512(_mm512_and_si512(half, all8((1 << top) - 1)), all8(1 << top));
-    lead = _mm512_mask_mov_epi8(half, large, lead);
-    uint64_t values[8], masks[8];
+    vec lead, k = token_lengths(load(tokens), top, &lead);
     uint8_t lengths[LANES], leads[LANES];
-    store(masks, remainder_masks(k));
     store(lengths, k);
     store(leads, lead);
-    get_remainders(r, values, masks);
     for (int j = 0; j < 4; j++) {
 #define WIDEN(from) _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)((const uint8_t *)(from) + 16 * j)))
         vec bits = WIDEN(lengths), eights = _mm512_and_si512(bits, all32(24));
         __mmask64 whole = whole_bytes(eights);
         vec raw = _mm512_maskz_expand_epi8(whole, load(r->bytes));
         r->bytes += ones(whole);
-        raw = _mm512_or_si512(raw, _mm512_sllv_epi32(WIDEN(values), eights));
+        raw = _mm512_or_si512(raw, _mm512_sllv_epi32(WIDEN(remainders), eights));
         vec value = _mm512_or_si512(_mm512_sllv_epi32(WIDEN(leads), bits), raw);
         z[j] = _mm512_or_si512(_mm512_add_epi32(value, value), _mm512_and_si512(WIDEN(tokens), all32(1)));
 #undef WIDEN
@@ -464,17 +473,18 @@ INLINE void tokens_make_group(const uint8_t *data, const uint8_t *base, int widt
         tokens32(z, top, tokens, w);
 }
 
-INLINE void tokens_make_with(const block_t *b, size_t count, int width, bool is_float, unsigned top, uint8_t *tokens,
-                             raw_writer_t *w)
+INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, bool is_float, unsigned top,
+                             uint8_t *tokens, raw_writer_t *w)
 {
     size_t i = 0, step = (size_t)width;
+    const uint8_t *data = b->data + at * step, *base = b->base ? b->base + at * step : NULL;
     for (; i + LANES <= count; i += LANES)
-        tokens_make_group(b->data + i * step, b->base ? b->base + i * step : NULL, width, is_float, top, tokens + i, w);
+        tokens_make_group(data + i * step, base ? base + i * step : NULL, width, is_float, top, tokens + i, w);
     if (i < count) {
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
-        memcpy(x, b->data + i * step, (count - i) * step);
-        if (b->base)
-            memcpy(y, b->base + i * step, (count - i) * step);
+        memcpy(x, data + i * step, (count - i) * step);
+        if (base)
+            memcpy(y, base + i * step, (count - i) * step);
         tokens_make_group(x, y, width, is_float, top, tokens + i, w);
     }
 }
@@ -495,55 +505,54 @@ INLINE void tokens_make_with(const block_t *b, size_t count, int width, bool is_
     default: return UNHANDLED;                             \
     }
 
-static int fast_tokens_make(const block_t *b, size_t count, uint8_t *tokens, raw_writer_t *w)
+static int fast_tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
 {
     bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) tokens_make_with(b, count, W, F, T, tokens, w)
+#define CALL(W, F, T) tokens_make_with(b, at, count, W, F, T, tokens, w)
     FOR_TOKENS(element_width(b->element), is_float, b->top, CALL)
 #undef CALL
     return 0;
 }
 
-INLINE void tokens_undo_group(const uint8_t *tokens, const uint8_t *base, int width, bool is_float, unsigned top,
-                              raw_reader_t *r, uint8_t *out)
+INLINE void tokens_undo_group(const uint8_t *tokens, const uint8_t *remainders, const uint8_t *base, int width,
+                              bool is_float, unsigned top, raw_reader_t *r, uint8_t *out)
 {
     vec z[4];
     if (width == 2)
-        untokens16(tokens, top, r, z);
+        untokens16(tokens, remainders, top, r, z);
     else
-        untokens32(tokens, top, r, z);
+        untokens32(tokens, remainders, top, r, z);
     for (int j = 0; j < width; j++) {
         vec y = base_at(base, 64 * (size_t)j);
         store(out + 64 * j, width == 2 ? undo16(z[j], y, is_float) : undo32(z[j], y, is_float));
     }
 }
 
+/* `tokens` has room for whole groups. */
 INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, bool is_float, unsigned top,
-                            const uint8_t *tokens, raw_reader_t *r, uint8_t *out)
+                            uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
-    size_t i = 0, step = (size_t)width;
+    size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
     const uint8_t *base = b->base ? b->base + at * step : NULL;
+    uint8_t remainders[CHUNK];
     out += at * step;
-    for (; i + LANES <= count; i += LANES) {
-        if (raw_overrun(r))
-            return 0;
-        tokens_undo_group(tokens + i, base ? base + i * step : NULL, width, is_float, top, r, out + i * step);
-    }
-    if (i < count) {
-        uint8_t t[LANES] = {0}, x[4 * LANES], y[4 * LANES] = {0};
-        if (raw_overrun(r))
-            return 0;
-        memcpy(t, tokens + i, count - i);
+    memset(tokens + count, 0, padded - count);
+    if (!remainders_get(tokens, padded, top, r, remainders))
+        return 0;
+    for (; i + LANES <= count && !raw_overrun(r); i += LANES)
+        tokens_undo_group(tokens + i, remainders + i, base ? base + i * step : NULL, width, is_float, top, r,
+                          out + i * step);
+    if (i < count && !raw_overrun(r)) {
+        uint8_t x[4 * LANES], y[4 * LANES] = {0};
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
-        tokens_undo_group(t, y, width, is_float, top, r, x);
+        tokens_undo_group(tokens + i, remainders + i, y, width, is_float, top, r, x);
         memcpy(out + i * step, x, (count - i) * step);
     }
     return !raw_overrun(r);
 }
 
-static int fast_tokens_undo(const block_t *b, size_t at, size_t count, const uint8_t *tokens, raw_reader_t *r,
-                            uint8_t *out)
+static int fast_tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
     bool is_float = b->element & ELEMENT_FLOAT;
 #define CALL(W, F, T) return tokens_undo_with(b, at, count, W, F, T, tokens, r, out)
@@ -579,15 +588,19 @@ static int fast_values_make(uint8_t *values, size_t count, int width, unsigned t
 INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
 {
     size_t step = (size_t)width;
+    uint8_t remainders[CHUNK];
     memset(tokens + count, 0, LANES);
     for (size_t i = 0; i < count; i += LANES) {
+        size_t left = (count - i + LANES - 1) / LANES * LANES;
         vec z[4];
+        if (i % CHUNK == 0 && !remainders_get(tokens + i, left < CHUNK ? left : CHUNK, top, r, remainders))
+            return 0;
         if (raw_overrun(r))
             return 0;
         if (width == 2)
-            untokens16(tokens + i, top, r, z);
+            untokens16(tokens + i, remainders + i % CHUNK, top, r, z);
         else
-            untokens32(tokens + i, top, r, z);
+            untokens32(tokens + i, remainders + i % CHUNK, top, r, z);
         for (int j = 0; j < width; j++)
             store(values + i * step + 64 * (size_t)j, z[j]);
     }
@@ -603,12 +616,12 @@ static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned t
 }
 
 /* ---- sparse blocks ---- */
-INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t count, int width, bool is_float, const uint8_t *contexts,
-                                  uint64_t *flags, uint8_t *kept, uint8_t *values)
+INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width, bool is_float,
+                                  const uint8_t *contexts, uint64_t *flags, uint8_t *kept, uint8_t *values)
 {
     size_t step = (size_t)width, differ = 0;
     for (size_t i = 0; i < count; i += LANES) {
-        const uint8_t *data = b->data + i * step, *base = b->base ? b->base + i * step : NULL;
+        const uint8_t *data = b->data + (at + i) * step, *base = b->base ? b->base + (at + i) * step : NULL;
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
         if (i + LANES > count) {
             memcpy(x, data, (count - i) * step);
@@ -642,11 +655,11 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t count, int width, boo
     return (ptrdiff_t)differ;
 }
 
-static ptrdiff_t fast_sparse_make(const block_t *b, size_t count, const uint8_t *contexts, uint64_t *flags,
+static ptrdiff_t fast_sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
                                   uint8_t *kept, uint8_t *values)
 {
     bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) return sparse_make_with(b, count, W, F, contexts, flags, kept, values)
+#define CALL(W, F, T) return sparse_make_with(b, at, count, W, F, contexts, flags, kept, values)
     FOR_TOKENS(element_width(b->element), is_float, 1, CALL)
 #undef CALL
     return UNHANDLED;
@@ -704,19 +717,17 @@ static int fast_sparse_undo(const block_t *b, size_t count, const uint64_t *flag
 }
 
 /* ---- split ---- */
-static bool any_negative(const block_t *b, size_t count)
+static bool any_negative(const block_t *b, size_t at, size_t count)
 {
-    int width = element_width(b->element);
-    size_t size = count * (size_t)width, i = 0;
+    size_t width = (size_t)element_width(b->element), size = count * width, i = 0;
+    const uint8_t *data = b->data + at * width;
     vec seen = _mm512_setzero_si512();
-    for (; i + 64 <= size; i += 64) {
-        seen = _mm512_or_si512(seen, load(b->data + i));
-        if (i % 4096 == 0 && (_mm512_movepi8_mask(seen) & (~0ull / ((1ull << width) - 1) << (width - 1))))
-            return true;
-    }
-    bool found = _mm512_movepi8_mask(seen) & (width == 8 ? 0x8080808080808080ull : ~0ull / ((1ull << width) - 1) << (width - 1));
-    for (i += (size_t)width - 1; i < size; i += (size_t)width)
-        found |= b->data[i] >> 7;
+    for (; i + 64 <= size; i += 64)
+        seen = _mm512_or_si512(seen, load(data + i));
+    /* bit width - 1 of every `width` bits: the bytes that hold signs */
+    bool found = _mm512_movepi8_mask(seen) & (~0ull / ((1ull << width) - 1) << (width - 1));
+    for (i += width - 1; i < size; i += width)
+        found |= data[i] >> 7;
     return found;
 }
 
@@ -776,7 +787,7 @@ INLINE void split32(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
         }
 }
 
-static int fast_split_make(const block_t *b, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
+static int fast_split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
 {
     int width = element_width(b->element);
     if (width != 2 && width != 4)
@@ -785,11 +796,11 @@ static int fast_split_make(const block_t *b, size_t count, bool is_unsigned, uin
     size_t i = 0, step = (size_t)width;
     for (; i + LANES <= count; i += LANES)
         if (width == 2)
-            split16(b->data + i * step, is_unsigned, symbols + i, w);
+            split16(b->data + (at + i) * step, is_unsigned, symbols + i, w);
         else
-            split32(b->data + i * step, is_unsigned, symbols + i, w, order);
+            split32(b->data + (at + i) * step, is_unsigned, symbols + i, w, order);
     for (; i < count; i++)
-        split_one(element_load(b->data, i, width), width, is_unsigned, symbols + i, w);
+        split_one(element_load(b->data, at + i, width), width, is_unsigned, symbols + i, w);
     return 0;
 }
 

@@ -1,7 +1,7 @@
 /* Frequencies: scaled to 4096, serialised, read back, spread into coding tables (cas/spec/codecs.md, Tables). */
 #include "kernel.h"
 
-/* ---- bits, lowest first, within a table's bytes ---- */
+/* ---- bits, lowest first, within a table's bytes; up to 15 at a time ---- */
 typedef struct {
     uint8_t *data;
     size_t at; /* in bits; what lies beyond is zero */
@@ -9,8 +9,11 @@ typedef struct {
 
 static void put_bits(bit_writer_t *w, uint32_t value, unsigned bits)
 {
-    for (unsigned i = 0; i < bits; i++, w->at++)
-        w->data[w->at >> 3] |= (uint8_t)((value >> i & 1) << (w->at & 7));
+    uint32_t here;
+    memcpy(&here, w->data + (w->at >> 3), 4);
+    here |= value << (w->at & 7);
+    memcpy(w->data + (w->at >> 3), &here, 4);
+    w->at += bits;
 }
 
 typedef struct {
@@ -21,14 +24,16 @@ typedef struct {
 
 static uint32_t get_bits(bit_reader_t *r, unsigned bits)
 {
-    uint32_t value = 0;
+    uint32_t here = 0;
     if (r->end - r->at < bits) {
         r->over = true;
         return 0;
     }
-    for (unsigned i = 0; i < bits; i++, r->at++)
-        value |= (uint32_t)(r->data[r->at >> 3] >> (r->at & 7) & 1) << i;
-    return value;
+    size_t byte = r->at >> 3, left = (r->end >> 3) - byte;
+    memcpy(&here, r->data + byte, left < 4 ? left : 4);
+    here >>= r->at & 7;
+    r->at += bits;
+    return here & ((1u << bits) - 1);
 }
 
 static unsigned bit_length(uint32_t value) { return value ? 32u - (unsigned)__builtin_clz(value) : 0; }
@@ -171,12 +176,17 @@ status_t model_read(const uint8_t *data, size_t size, unsigned groups, unsigned 
     return r.end - r.at < 8 ? KERNEL_OK : BAD_TABLE;
 }
 
-/* Slot -> symbol in bits 0-7, frequency in 8-19, slot less the symbol's first in 20-31. */
+/* Slot -> symbol in bits 0-7, frequency in 8-19, slot less the symbol's first in 20-31. Sixteen slots at a time: up
+ * to 15 entries beyond a symbol's last are written, and then written over by the next symbol or table. */
 void decoding_table(const uint16_t *frequency, uint32_t *table)
 {
-    for (unsigned symbol = 0; symbol < SYMBOLS; symbol++)
-        for (uint32_t i = 0; i < frequency[symbol]; i++)
-            *table++ = symbol | (uint32_t)frequency[symbol] << 8 | i << 20;
+    for (uint32_t symbol = 0; symbol < SYMBOLS; symbol++) {
+        uint32_t entry = symbol | (uint32_t)frequency[symbol] << 8;
+        for (uint32_t i = 0; i < frequency[symbol]; i += 16)
+            for (uint32_t j = 0; j < 16; j++)
+                table[i + j] = entry | (i + j) << 20;
+        table += frequency[symbol];
+    }
 }
 
 /* Symbol -> frequency in bits 0-15, its first slot in 16-31. */

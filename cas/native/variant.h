@@ -156,17 +156,18 @@ static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_
 #endif
 
 /* ---- tokens ---- */
-/* Differences of all elements as tokens; what is beside them to `w`. */
-static void tokens_make(const block_t *b, size_t count, uint8_t *tokens, raw_writer_t *w)
+/* Differences of elements at..at+count as tokens; what is beside them to `w`. */
+static void tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
 {
-    if (TRY(tokens_make(b, count, tokens, w)) != UNHANDLED)
+    if (TRY(tokens_make(b, at, count, tokens, w)) != UNHANDLED)
         return;
     unsigned top = b->top;
     bool is_float = b->element & ELEMENT_FLOAT;
 #define CALL(W)                                                                          \
     for (size_t i = 0; i < count; i++) {                                                 \
-        uint64_t base = b->base ? element_load(b->base, i, W) : 0;                       \
-        token_t t = token_of(difference(element_load(b->data, i, W), base, W, is_float), W, top); \
+        uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                       \
+        uint64_t z = difference(element_load(b->data, at + i, W), base, W, is_float);     \
+        token_t t = token_of(z, W, top);                                                 \
         tokens[i] = t.token;                                                             \
         if (W > 1)                                                                       \
             put_raw(w, t.raw, t.raw_bits);                                               \
@@ -176,8 +177,7 @@ static void tokens_make(const block_t *b, size_t count, uint8_t *tokens, raw_wri
 }
 
 /* The reverse for elements at..at+count, at most CHUNK; false when a stream is too short. */
-static int tokens_undo(const block_t *b, size_t at, size_t count, const uint8_t *tokens, raw_reader_t *r,
-                        uint8_t *out)
+static int tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
     int done = TRY(tokens_undo(b, at, count, tokens, r, out));
     if (done != UNHANDLED)
@@ -198,11 +198,11 @@ static int tokens_undo(const block_t *b, size_t at, size_t count, const uint8_t 
 }
 
 /* ---- sparse blocks: where elements differ, and by what ---- */
-/* Flags of all elements; contexts and differences of those that differ. Returns how many do. */
-static ptrdiff_t sparse_make(const block_t *b, size_t count, const uint8_t *contexts, uint64_t *flags, uint8_t *kept,
-                          uint8_t *values)
+/* Flags of elements at..at+count; contexts and differences of those that differ. Returns how many do. */
+static ptrdiff_t sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
+                             uint8_t *kept, uint8_t *values)
 {
-    ptrdiff_t done = TRY(sparse_make(b, count, contexts, flags, kept, values));
+    ptrdiff_t done = TRY(sparse_make(b, at, count, contexts, flags, kept, values));
     if (done != UNHANDLED)
         return done;
     ptrdiff_t differ = 0;
@@ -210,8 +210,8 @@ static ptrdiff_t sparse_make(const block_t *b, size_t count, const uint8_t *cont
     memset(flags, 0, (count + LANES - 1) / LANES * 8);
 #define CALL(W)                                                                                   \
     for (size_t i = 0; i < count; i++) {                                                          \
-        uint64_t base = b->base ? element_load(b->base, i, W) : 0;                                \
-        uint64_t z = difference(element_load(b->data, i, W), base, W, is_float);                  \
+        uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                                \
+        uint64_t z = difference(element_load(b->data, at + i, W), base, W, is_float);                  \
         flags[i / LANES] |= (uint64_t)(z != 0) << (i % LANES);                                    \
         element_store(values, (size_t)differ, W, z);                                                      \
         kept[differ] = contexts[i];                                                               \
@@ -287,12 +287,12 @@ static int values_undo(uint8_t *tokens, size_t count, int width, unsigned top, r
 
 /* ---- split: the top byte of the rotated word is the symbol, the rest is raw ---- */
 #ifndef FAST
-static bool any_negative(const block_t *b, size_t count)
+static bool any_negative(const block_t *b, size_t at, size_t count)
 {
     uint64_t seen = 0;
 #define CALL(W)                        \
     for (size_t i = 0; i < count; i++) \
-        seen |= element_load(b->data, i, W) >> (8 * W - 1);
+        seen |= element_load(b->data, at + i, W) >> (8 * W - 1);
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
     return seen;
@@ -300,13 +300,13 @@ static bool any_negative(const block_t *b, size_t count)
 
 #endif
 
-static void split_make(const block_t *b, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
+static void split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
 {
-    if (TRY(split_make(b, count, is_unsigned, symbols, w)) != UNHANDLED)
+    if (TRY(split_make(b, at, count, is_unsigned, symbols, w)) != UNHANDLED)
         return;
 #define CALL(W)                        \
     for (size_t i = 0; i < count; i++) \
-        split_one(element_load(b->data, i, W), W, is_unsigned, symbols + i, w);
+        split_one(element_load(b->data, at + i, W), W, is_unsigned, symbols + i, w);
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
 }

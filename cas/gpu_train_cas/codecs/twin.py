@@ -20,7 +20,7 @@ from gpu_train_cas.codecs.payload import (
 from gpu_train_cas.codecs.twin_model import FLAG_SCALE, SCALE, Model
 from gpu_train_cas.errors import Damaged
 
-COUNT_ALL, COUNT_MOST, ELEMENTS_MOST = 1 << 16, 1 << 18, 1 << 22
+COUNTED, ELEMENTS_MOST = 1 << 16, 1 << 22
 LANE_ORDER = np.arange(LANES).reshape(16, 4).T.ravel()
 """Lane -> the element of a run that it serves."""
 
@@ -316,9 +316,8 @@ def encode(
     of_base = words.of(base) if base is not None else None
     of_sibling = words.of(sibling) if sibling is not None else None
     contexts = _contexts(words, source, of_base, of_sibling, count)
-    top = stride = flags = 0
+    top = flags = 0
     flag_words = flag_states = b""
-    stride = 1
     differs = np.ones(count, bool)
     if tokens:
         z = words.difference(values, of_base if of_base is not None else np.zeros_like(values))
@@ -331,14 +330,16 @@ def encode(
         unsigned = width > 1 and not words.negative(values).any()
         flags = UNSIGNED * unsigned
         symbols, byte_stream, bit_stream = _split(words, values, unsigned=unsigned)
+    stride = 1
+    while count // stride > COUNTED:
+        stride *= 2
+    counted = np.arange(count) // LANES % stride == 0
     if flags & SPARSE:
         counts = _counts(contexts[differs], symbols)
-        counts[:, 0] += np.bincount(contexts[~differs], minlength=256)
+        total = np.bincount(contexts[counted], minlength=256) * stride
+        counts[:, 0] += np.where(total, np.maximum(total - counts.sum(axis=1), 0), 0)
+        stride = 1
     else:
-        stride = 4 if count > COUNT_ALL else 1
-        while count // stride > COUNT_MOST:
-            stride *= 2
-        counted = np.arange(count) // LANES % stride == 0
         counts = _counts(contexts[counted], symbols[counted])
     model = _model(counts, stride, symbols, sparse=bool(flags & SPARSE))
     groups = model.groups_of(contexts)

@@ -29,4 +29,28 @@ INLINE void get_remainders(raw_reader_t *r, uint64_t *values, const uint64_t *ma
     }
 }
 
+/* The bytes of 8 * n bytes whose masks are 0xff (others: 0), one after another. */
+INLINE void put_whole_bytes(raw_writer_t *w, const uint64_t *values, const uint64_t *masks, int n)
+{
+    for (int i = 0; i < n; i++) {
+        uint64_t bytes = _pext_u64(values[i], masks[i]);
+        memcpy(w->bytes, &bytes, 8);
+        w->bytes += (unsigned)_mm_popcnt_u64(masks[i]) >> 3;
+    }
+}
+
+INLINE void get_whole_bytes(raw_reader_t *r, uint64_t *values, const uint64_t *masks, int n)
+{
+    for (int i = 0; i < n; i++) {
+        uint64_t bytes;
+        memcpy(&bytes, r->bytes, 8);
+        values[i] = _pdep_u64(bytes, masks[i]);
+        r->bytes += (unsigned)_mm_popcnt_u64(masks[i]) >> 3;
+    }
+}
+
+/* By an 8-bit mask of lanes, filled by kernel_prepare(): which lane goes where. */
+extern uint8_t compress_to_end[256][8]; /* the lanes in the mask, in order, to the last places */
+extern uint8_t expand_from_start[256][8]; /* the n-th lane in the mask takes n */
+
 #endif

@@ -113,6 +113,7 @@ extern const variant_t kernel_avx2, kernel_avx512;
 #endif
 
 /* select.c */
+void kernel_prepare(void); /* once, before anything else */
 const variant_t *kernel_select(const char *name); /* NULL: the best; or by name, NULL when it cannot run here */
 
 /* payload.c */

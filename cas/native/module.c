@@ -151,4 +151,8 @@ static struct PyModuleDef module = {
     NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__kernel(void) { return PyModuleDef_Init(&module); }
+PyMODINIT_FUNC PyInit__kernel(void)
+{
+    kernel_prepare();
+    return PyModuleDef_Init(&module);
+}

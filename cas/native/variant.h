@@ -29,6 +29,10 @@ INLINE unsigned element_of_lane(unsigned lane) { return (lane & 15) * 4 + (lane 
 /* ---- contexts ---- */
 static void contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
 {
+    if (b->source == SOURCE_NONE) {
+        memset(out, 0, count);
+        return;
+    }
     if (TRY(contexts(b, at, count, out)) != UNHANDLED)
         return;
     int width = element_width(b->element);
@@ -239,16 +243,19 @@ static void sparse_undo(const block_t *b, size_t count, const uint64_t *flags, c
 {
     if (TRY(sparse_undo(b, count, flags, values, out)) != UNHANDLED)
         return;
-    size_t used = 0;
+    size_t used = 0, size = count * (size_t)element_width(b->element);
     bool is_float = b->element & ELEMENT_FLOAT;
+    if (b->base)
+        memcpy(out, b->base, size);
+    else
+        memset(out, 0, size);
 #define CALL(W)                                                                                  \
-    for (size_t i = 0; i < count; i++) {                                                         \
-        uint64_t base = b->base ? element_load(b->base, i, W) : 0;                               \
-        bool differs = flags[i / LANES] >> (i % LANES) & 1;                                      \
-        uint64_t z = differs ? element_load(values, used, W) : 0;                                \
-        used += differs;                                                                         \
-        element_store(out, i, W, undo_difference(z, base, W, is_float));                         \
-    }
+    for (size_t group = 0; group * LANES < count; group++)                                       \
+        for (uint64_t bits = flags[group]; bits; bits &= bits - 1) {                             \
+            size_t i = group * LANES + (unsigned)__builtin_ctzll(bits);                          \
+            uint64_t z = element_load(values, used++, W);                                        \
+            element_store(out, i, W, undo_difference(z, element_load(out, i, W), W, is_float));  \
+        }
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
 }

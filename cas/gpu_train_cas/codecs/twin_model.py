@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def read(data: memoryview, groups: int, symbols: int, *, sparse: bool) -> Model:
         Damaged: for tables that do not add up.
     """
     starts = [0, *data[: groups - 1]]
-    if len(data) < groups - 1 or any(a >= b for a, b in zip(starts, starts[1:], strict=False)):
+    if len(data) < groups - 1 or any(a >= b for a, b in pairwise(starts)):
         raise Damaged("the context groups of a kernel payload do not ascend")
     bits = _Bits(data[groups - 1 :])
     frequencies, same = np.zeros((groups, SYMBOLS), np.int64), np.zeros(groups, np.int64)
@@ -182,7 +183,7 @@ def group(counts: Array, stride: int) -> tuple[list[int], list[Array]]:
     if not rows:
         starts, rows = [0], [counts[0]]
     alone = [_cost(row, stride) for row in rows]
-    merged = [_cost(a + b, stride) for a, b in zip(rows, rows[1:], strict=False)]
+    merged = [_cost(a + b, stride) for a, b in pairwise(rows)]
     while len(rows) > 1:
         extra = [m - a - b for m, a, b in zip(merged, alone, alone[1:], strict=False)]
         best = extra.index(min(extra))

@@ -14,15 +14,21 @@ class Codec(IntEnum):
     ZSTD = 1
     FLOAT = 2
     DELTA = 3
-    """Reserved: against a base block. Nothing writes it yet and decoding it is refused."""
+    """Against a base block, a sibling block, or both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A block as a frame stores it; `payload` is never longer than the block."""
+    """A block as a frame stores it; `payload` is never longer than the block.
+
+    Attributes:
+        uses_base, uses_sibling: which of the blocks that were offered it takes to decode it.
+    """
 
     codec: Codec
     payload: bytes | memoryview
+    uses_base: bool = False
+    uses_sibling: bool = False
 
 
 class Entrant(Protocol):

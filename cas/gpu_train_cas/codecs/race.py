@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpu_train_cas.codecs import raw, zstd
+from gpu_train_cas.codecs import delta, raw, zstd
 from gpu_train_cas.codecs.codec import Codec, Encoded, Entrant
 from gpu_train_cas.codecs.float import Float
 from gpu_train_cas.errors import Damaged
@@ -18,7 +18,10 @@ ENTRANTS: Sequence[Entrant] = (_FLOAT, _ZSTD)
 """In the order in which they are asked; each is told the best length so far."""
 
 
-def encode(block: bytes | memoryview, dtype: str = "", *, entrants: Sequence[Entrant] = ENTRANTS) -> Encoded:
+def encode(
+    block: bytes | memoryview, dtype: str = "", *, base: bytes | memoryview | None = None,
+    sibling: bytes | memoryview | None = None, entrants: Sequence[Entrant] = ENTRANTS,
+) -> Encoded:  # fmt: skip
     """The block as the smallest payload that any entrant offers; the block itself when none is smaller.
 
     A payload that does not decode back to the block is refused and logged, so that a fault in a codec
@@ -27,6 +30,8 @@ def encode(block: bytes | memoryview, dtype: str = "", *, entrants: Sequence[Ent
     Args:
         block: any bytes; a memoryview must be contiguous and of format "B".
         dtype: the element type (see formats.ITEM_BYTES) where the block starts at an element of a tensor.
+        base: an earlier block of the same length that may be like it.
+        sibling: another block of the same length and of elements of the same type that may tell something of it.
         entrants: who takes part, in order.
     """
     proposals: list[tuple[int, Entrant, bytes]] = []
@@ -36,6 +41,9 @@ def encode(block: bytes | memoryview, dtype: str = "", *, entrants: Sequence[Ent
         if payload is not None and len(payload) < limit:
             limit = len(payload)
             proposals.append((limit, entrant, payload))
+    found = delta.propose(block, dtype, base, sibling, limit)
+    if found is not None and _same(delta.decode(found.payload, len(block), base, sibling), block):
+        return found
     for _, entrant, payload in reversed(proposals):  # each is shorter than the one before it
         if _decodes_to(entrant, payload, block):
             return Encoded(entrant.codec, payload)
@@ -54,6 +62,10 @@ def _decodes_to(entrant: Entrant, payload: bytes, block: bytes | memoryview) -> 
     except Exception:  # whatever a faulty codec does, the block can still be stored another way
         _log.debug("codec %s failed on its own payload", entrant.codec.name, exc_info=True)
         return False
+    return _same(decoded, block)
+
+
+def _same(decoded: bytes | memoryview, block: bytes | memoryview) -> bool:
     if len(decoded) != len(block):
         return False
     # numpy, because == between a memoryview and anything compares one byte after another
@@ -68,8 +80,11 @@ def encode_object(data: bytes) -> Encoded:
     return encode(data, entrants=(_OBJECT_ZSTD,))
 
 
-def decode(codec: int, payload: bytes | memoryview, length: int) -> bytes | memoryview:
-    """The block of `length` bytes that a payload of that codec holds.
+def decode(
+    codec: int, payload: bytes | memoryview, length: int, *, base: bytes | memoryview | None = None,
+    sibling: bytes | memoryview | None = None,
+) -> bytes | memoryview:  # fmt: skip
+    """The block of `length` bytes that a payload of that codec holds; `base` and `sibling` as when it was encoded.
 
     `length` comes from a frame whose header was checked; the payload is trusted in nothing.
 
@@ -83,4 +98,6 @@ def decode(codec: int, payload: bytes | memoryview, length: int) -> bytes | memo
             return _ZSTD.decode(payload, length)
         case Codec.FLOAT:
             return _FLOAT.decode(payload, length)
+        case Codec.DELTA:
+            return delta.decode(payload, length, base, sibling)
     raise Damaged(f"codec {codec} is not known: the frame is damaged or was written by a newer gpu-train")

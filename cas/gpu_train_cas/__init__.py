@@ -24,8 +24,9 @@ from gpu_train_cas.codecs import Codec
 from gpu_train_cas.digest import Digest, Kind
 from gpu_train_cas.formats import Layout, Tensor
 from gpu_train_cas.gc import CollectReport
-from gpu_train_cas.ingest import Added, Exclude, StatCache, Writer
+from gpu_train_cas.ingest import Added, ClassCost, Exclude, StatCache, Writer
 from gpu_train_cas.manifest import BlockRef, Manifest
+from gpu_train_cas.pairing import Bases
 from gpu_train_cas.progress import OnProgress, Progress
 from gpu_train_cas.reader import File, Reader
 from gpu_train_cas.record import Record
@@ -33,12 +34,15 @@ from gpu_train_cas.registry import Registry, Row, Table, Txn
 from gpu_train_cas.repair import RepairReport, rebuild_registry
 from gpu_train_cas.restore import Restored
 from gpu_train_cas.store import Stats, Store
+from gpu_train_cas.tensorclass import TensorClass
 from gpu_train_cas.transaction import Transaction
 from gpu_train_cas.tree import Entry, EntryKind, Tree
 
 __all__ = [
     "Added",
+    "Bases",
     "BlockRef",
+    "ClassCost",
     "Codec",
     "CollectReport",
     "Digest",
@@ -65,6 +69,7 @@ __all__ = [
     "Store",
     "Table",
     "Tensor",
+    "TensorClass",
     "Transaction",
     "Tree",
     "Txn",

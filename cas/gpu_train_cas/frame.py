@@ -117,9 +117,7 @@ def no_blocks(digest: Digest) -> bytes:
     raise Damaged(f"it is a delta that needs block {digest.hex()[:16]}, which is not at hand here")
 
 
-def open_frame(
-    header: FrameHeader, payload: bytes | memoryview, blocks: FetchBlock = no_blocks
-) -> bytes | memoryview:
+def open_frame(header: FrameHeader, payload: bytes | memoryview, blocks: FetchBlock = no_blocks) -> bytes | memoryview:
     """Decode a payload and prove that it is what the header names; `blocks` gives what a delta needs.
 
     Raises:

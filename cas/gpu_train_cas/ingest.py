@@ -7,6 +7,7 @@
 
 The calling thread reads and cuts; a pool names and encodes blocks (the calls that release the GIL); frames go
 into the pack in the order in which they were read. At most IN_FLIGHT_BYTES of blocks are held at once.
+Where a block may have a base or a sibling, the pool reads that too (pairing.py, deltas.py).
 """
 
 from __future__ import annotations
@@ -20,24 +21,27 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from gpu_train_cas.chunking import WHOLE_FILE_BYTES, Span, blocks
 from gpu_train_cas.codecs import Encoded, encode, encode_object
+from gpu_train_cas.deltas import MAX_DEPTH, base_within, can_lean_on
 from gpu_train_cas.digest import HOLE, Digest, FileHasher, Kind, digest_of
 from gpu_train_cas.errors import Damaged, NotFound, SourceChanged, UsageError
-from gpu_train_cas.formats import FileSource, layout
+from gpu_train_cas.formats import FileSource, Layout, layout
 from gpu_train_cas.lease import Lease
 from gpu_train_cas.manifest import Manifest
 from gpu_train_cas.packer import Packer
+from gpu_train_cas.pairing import Bases, Pairer, Pairing
 from gpu_train_cas.progress import Meter, OnProgress
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.registry import Registry
+from gpu_train_cas.tensorclass import TensorClass
 from gpu_train_cas.transaction import Tables, Transaction, commit_packs
 from gpu_train_cas.tree import MODE_MASK, Entry, EntryKind, Tree
 
 IN_FLIGHT_BYTES = 64 << 20
-MAX_DEPTH = 200
+MAX_FOLDERS = 200
 """Folders within folders: each level holds a file descriptor while it is read."""
 
 Exclude = Callable[[bytes, bool], bool]
@@ -57,6 +61,23 @@ class StatCache(Protocol):
 
 
 @dataclass(slots=True)
+class ClassCost:
+    """What the tensors of one class took.
+
+    Attributes:
+        original_bytes: their length.
+        new_bytes: of these, bytes of blocks that the store did not have.
+        stored_bytes: what the new blocks take as frames.
+        depth: the most deltas on top of each other among the new blocks; 0 when all stand alone.
+    """
+
+    original_bytes: int = 0
+    new_bytes: int = 0
+    stored_bytes: int = 0
+    depth: int = 0
+
+
+@dataclass(slots=True)
 class Added:
     """What was read in.
 
@@ -67,6 +88,7 @@ class Added:
         new_bytes: of these, bytes of blocks that the store did not have.
         stored_bytes: what the new blocks and objects take as frames.
         skipped: relative paths of what cannot be stored (sockets, FIFOs, devices).
+        classes: per class of tensor, what that took; files taken from a stat cache are not among them.
     """
 
     root: Entry = field(init=False)
@@ -75,15 +97,50 @@ class Added:
     new_bytes: int = 0
     stored_bytes: int = 0
     skipped: list[bytes] = field(default_factory=list)
+    classes: dict[TensorClass, ClassCost] = field(default_factory=dict)
+
+    def count(self, tensor_class: TensorClass, named: _Named) -> None:
+        """Add one block of a file."""
+        cost = self.classes.setdefault(tensor_class, ClassCost())
+        length = named.span.end - named.span.start
+        cost.original_bytes += length
+        if named.encoded is not None:
+            self.new_bytes += length
+            self.stored_bytes += len(named.encoded.payload)
+            cost.new_bytes += length
+            cost.stored_bytes += len(named.encoded.payload)
+            cost.depth = max(cost.depth, named.depth)
 
 
 @dataclass(slots=True)
 class _Named:
-    """A span once it has been named; `encoded` when the store does not have it yet."""
+    """A span once it has been named; `encoded` when the store does not have it yet.
+
+    `depth` counts the deltas down to a block without a base, this one included.
+    """
 
     span: Span
     digest: Digest
-    encoded: Encoded | None
+    encoded: Encoded | None = None
+    base: Digest | None = None
+    sibling: Digest | None = None
+    depth: int = 0
+
+
+class _Helper(NamedTuple):
+    """A block that may help to encode another: a base with the deltas below it, or a sibling."""
+
+    digest: Digest
+    data: bytes | memoryview
+    depth: int = 0
+
+
+class _Open(NamedTuple):
+    """A file that is being cut, its partners, and the siblings that must turn up in it."""
+
+    source: FileSource
+    pairing: Pairing
+    promised: set[Digest]
 
 
 class Writer:
@@ -109,6 +166,9 @@ class Writer:
         self._claims = threading.Lock()
         self._new: set[Digest] = set()
         self._relied: set[Digest] = set()
+        # No block is both: what a sibling helps with has none itself, so that none ever needs itself.
+        self._siblings: set[Digest] = set()
+        self._leaning: set[Digest] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -124,24 +184,31 @@ class Writer:
 
     def add_tree(
         self, path: Path | bytes, *, exclude: Exclude | None = None, cache: StatCache | None = None,
-        progress: OnProgress | None = None,
+        bases: Bases | None = None, progress: OnProgress | None = None,
     ) -> Added:  # fmt: skip
         """Read a directory in, with all below it; links are stored, not followed.
+
+        `bases` are earlier directories that it may be like; new tensors are then stored as what differs from them.
 
         Raises:
             SourceChanged: when something changed or vanished meanwhile.
             StorageFull: when the disk is full.
             OSError: when something cannot be read; the message names it.
         """
-        return _Walk(self, exclude, cache, Meter("reading", progress)).tree(os.fsencode(path))
+        pairer = Pairer(self._reader, bases)
+        return _Walk(self, exclude, cache, pairer, Meter("reading", progress)).tree(os.fsencode(path))
 
-    def add_file(self, path: Path | bytes, *, name: bytes | None = None, progress: OnProgress | None = None) -> Added:
+    def add_file(
+        self, path: Path | bytes, *, name: bytes | None = None, bases: Bases | None = None,
+        progress: OnProgress | None = None,
+    ) -> Added:  # fmt: skip
         """Read one file in as a directory that holds just it, under its own name or another.
 
         Raises:
             SourceChanged, StorageFull, OSError: as for `add_tree`.
         """
-        return _Walk(self, None, None, Meter("reading", progress)).single(os.fsencode(path), name)
+        pairer = Pairer(self._reader, bases)
+        return _Walk(self, None, None, pairer, Meter("reading", progress)).single(os.fsencode(path), name)
 
     @contextmanager
     def commit(self) -> Iterator[Transaction]:
@@ -163,25 +230,27 @@ class Writer:
 
     # What the walk uses
 
-    def put_file(self, fd: int, found: os.stat_result, name: str, added: Added, meter: Meter) -> Entry:
-        """Cut, name and store an open regular file."""
-        if found.st_size <= WHOLE_FILE_BYTES:
-            return self._put_whole(fd, found, added, meter)
-        source = FileSource(fd)
-        shape = layout(source, name)
+    def put_file(
+        self, fd: int, found: os.stat_result, shape: Layout | None, pairing: Pairing, added: Added, meter: Meter
+    ) -> Entry:
+        """Cut, name and store an open regular file of more than WHOLE_FILE_BYTES."""
+        file = _Open(FileSource(fd), pairing, set())
         hasher = FileHasher()
         digests, ends = bytearray(), []
-        for named in self._named(blocks(source, shape, holes_of(fd, found)), hasher):
+        for named in self._named(file, blocks(file.source, shape, holes_of(fd, found)), hasher):
             span = named.span
+            added.count(pairing.class_of(span), named)
             if named.encoded is not None:
-                added.stored_bytes += len(named.encoded.payload)
-                added.new_bytes += span.end - span.start
                 meter.progress.new_bytes += span.end - span.start
-                self._packer.add(Kind.BLOCK, named.digest, span.end - span.start, named.encoded)
+                self._packer.add(
+                    Kind.BLOCK, named.digest, span.end - span.start, named.encoded, named.base, named.sibling
+                )
             digests += named.digest
             ends.append(span.end)
             meter.progress.done_bytes += span.end - span.start
             meter.tick()
+        if not file.promised <= self._new | self._relied:
+            raise SourceChanged("its tensors were not the same when they were read again")
         digest = hasher.digest()
         manifest = None
         if len(ends) > 1 or bytes(digests) == HOLE:
@@ -192,6 +261,22 @@ class Writer:
                 ), added,
             )  # fmt: skip
         return _file_entry(found, digest, manifest)
+
+    def put_whole(self, fd: int, found: os.stat_result, added: Added, meter: Meter) -> Entry:
+        """Name and store an open regular file of at most WHOLE_FILE_BYTES, as one block."""
+        data = os.pread(fd, WHOLE_FILE_BYTES + 1, 0)
+        if len(data) != found.st_size:
+            raise SourceChanged(f"it was {found.st_size} bytes long and is {len(data)} now")
+        digest = digest_of(data)
+        meter.progress.done_bytes += len(data)
+        encoded = None
+        if data and not self._has(digest):
+            encoded = encode_object(data)
+            self._packer.add(Kind.BLOCK, digest, len(data), encoded)
+            self._new.add(digest)
+            meter.progress.new_bytes += len(data)
+        added.count(TensorClass.OTHER, _Named(Span(0, len(data), "", None), digest, encoded))
+        return _file_entry(found, digest, None)
 
     def put_tree(self, tree: Tree, added: Added) -> Digest:
         """Store a directory."""
@@ -214,21 +299,6 @@ class Writer:
         self._relied |= wanted
         return True
 
-    def _put_whole(self, fd: int, found: os.stat_result, added: Added, meter: Meter) -> Entry:
-        data = os.pread(fd, WHOLE_FILE_BYTES + 1, 0)
-        if len(data) != found.st_size:
-            raise SourceChanged(f"it was {found.st_size} bytes long and is {len(data)} now")
-        digest = digest_of(data)
-        meter.progress.done_bytes += len(data)
-        if data and not self._has(digest):
-            encoded = encode_object(data)
-            self._packer.add(Kind.BLOCK, digest, len(data), encoded)
-            self._new.add(digest)
-            added.new_bytes += len(data)
-            added.stored_bytes += len(encoded.payload)
-            meter.progress.new_bytes += len(data)
-        return _file_entry(found, digest, None)
-
     def _put_manifest(self, manifest: Manifest, added: Added) -> Digest:
         digest, data = manifest.encode()
         self._put_object(Kind.MANIFEST, digest, data, added)
@@ -242,14 +312,14 @@ class Writer:
         self._new.add(digest)
         added.stored_bytes += len(encoded.payload)
 
-    def _named(self, spans: Iterator[Span], hasher: FileHasher) -> Iterator[_Named]:
+    def _named(self, file: _Open, spans: Iterator[Span], hasher: FileHasher) -> Iterator[_Named]:
         """Name and encode spans in the pool, in order, holding a bounded amount at once."""
         waiting: deque[Future[_Named]] = deque()
         held = 0
         for span in spans:
             if span.data is None:
                 _hash_zeros(hasher, span.end - span.start)
-            waiting.append(self._pool.submit(self._name, span))
+            waiting.append(self._pool.submit(self._name, file, span))
             held += 0 if span.data is None else len(span.data)
             if span.data is not None:
                 hasher.update(span.data)
@@ -260,17 +330,72 @@ class Writer:
         while waiting:
             yield waiting.popleft().result()
 
-    def _name(self, span: Span) -> _Named:
+    def _name(self, file: _Open, span: Span) -> _Named:
         if span.data is None:
-            return _Named(span, HOLE, None)
+            return _Named(span, HOLE)
         digest = digest_of(span.data)
         if self._has(digest):
-            return _Named(span, digest, None)
+            return _Named(span, digest)
         with self._claims:  # claimed before it is encoded, so that a twin in flight is not encoded too
             if digest in self._new:
-                return _Named(span, digest, None)
+                return _Named(span, digest)
             self._new.add(digest)
-        return _Named(span, digest, encode(span.data, span.dtype))
+        base = self._base(file.pairing, span)
+        sibling = self._sibling(file, span, digest)
+        encoded = encode(
+            span.data, span.dtype, base=base.data if base else None, sibling=sibling.data if sibling else None
+        )
+        named = _Named(span, digest, encoded)
+        if base is not None and encoded.uses_base:
+            self._relied.add(base.digest)
+            named.base, named.depth = base.digest, base.depth + 1
+        if sibling is not None:
+            self._settle_sibling(file, named, sibling.digest, encoded.uses_sibling)
+        return named
+
+    def _base(self, pairing: Pairing, span: Span) -> _Helper | None:
+        """The block to take a delta against, if there is one that can be read."""
+        candidate = pairing.base_of(span)
+        depth = pairing.depth(span, MAX_DEPTH - 1)
+        if candidate is None or depth < 0:
+            return None
+        with self._registry.read() as txn:
+            found = base_within(txn, self._tables.index, candidate, depth)
+        if found is None:
+            return None
+        try:
+            data = self._reader.block(found[0], keep=False)
+        except (NotFound, Damaged):  # collected this moment, or broken: the block is stored without it
+            return None
+        return _Helper(found[0], data, found[1]) if len(data) == span.end - span.start else None
+
+    def _sibling(self, file: _Open, span: Span, digest: Digest) -> _Helper | None:
+        """The block of the second moment beside one of the first; it may still have to be read and stored."""
+        place = file.pairing.sibling_of(span)
+        if place is None:
+            return None
+        data = file.source.pread(place[1] - place[0], place[0])
+        sibling = digest_of(data)
+        if len(data) != span.end - span.start or sibling == digest:
+            return None
+        if sibling not in self._new and self._has(sibling):
+            with self._registry.read() as txn:
+                if not can_lean_on(txn, self._tables.index, sibling):
+                    return None
+        with self._claims:
+            if sibling in self._leaning or digest in self._siblings:
+                return None
+            self._siblings.add(sibling)
+            self._leaning.add(digest)
+        return _Helper(sibling, data)
+
+    def _settle_sibling(self, file: _Open, named: _Named, sibling: Digest, used: bool) -> None:
+        with self._claims:
+            if used:
+                named.sibling = sibling
+                file.promised.add(sibling)
+            else:
+                self._leaning.discard(named.digest)
 
     def _has(self, digest: Digest) -> bool:
         if digest in self._new or digest in self._relied:
@@ -297,10 +422,13 @@ class Folders:
 class _Walk:
     """One walk over a directory tree, through descriptors, so that a renamed folder cannot mislead it."""
 
-    def __init__(self, writer: Writer, exclude: Exclude | None, cache: StatCache | None, meter: Meter) -> None:
+    def __init__(
+        self, writer: Writer, exclude: Exclude | None, cache: StatCache | None, pairer: Pairer, meter: Meter
+    ) -> None:
         self._writer = writer
         self._exclude = exclude
         self._cache = cache
+        self._pairer = pairer
         self._meter = meter
         self._added = Added()
 
@@ -328,8 +456,8 @@ class _Walk:
         """Store an open directory, closing it."""
         entries = []
         try:
-            if path.count(b"/") >= MAX_DEPTH:
-                raise UsageError(f"{os.fsdecode(path[:80])}...: folders lie deeper than {MAX_DEPTH} levels")
+            if path.count(b"/") >= MAX_FOLDERS:
+                raise UsageError(f"{os.fsdecode(path[:80])}...: folders lie deeper than {MAX_FOLDERS} levels")
             found = os.fstat(fd)
             with os.scandir(fd) as listing:
                 names = sorted(os.fsencode(e.name) for e in listing)
@@ -389,13 +517,20 @@ class _Walk:
         if not stat.S_ISREG(before.st_mode):
             raise SourceChanged(f"{os.fsdecode(path)} was replaced while it was being read")
         try:
-            entry = self._writer.put_file(fd, before, os.fsdecode(path), self._added, self._meter)
+            entry = self._put(fd, before, path)
         except SourceChanged as e:
             raise SourceChanged(f"{os.fsdecode(path)} changed while it was being read: {e}") from e
         after = os.fstat(fd)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise SourceChanged(f"{os.fsdecode(path)} changed while it was being read")
         return entry
+
+    def _put(self, fd: int, found: os.stat_result, path: bytes) -> Entry:
+        if found.st_size <= WHOLE_FILE_BYTES:
+            return self._writer.put_whole(fd, found, self._added, self._meter)
+        shape = layout(FileSource(fd), os.fsdecode(path))
+        pairing = self._pairer.pair(path, shape, found.st_size)
+        return self._writer.put_file(fd, found, shape, pairing, self._added, self._meter)
 
     def _remembered(self, path: bytes, found: os.stat_result) -> Entry | None:
         known = None if self._cache is None else self._cache.lookup(path, found)

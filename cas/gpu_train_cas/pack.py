@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from blake3 import blake3
 
@@ -238,13 +238,11 @@ class PackReader:
         if len(siblings) != DIGEST_BYTES * sum(row[-1] & HAS_SIBLING for row in rows):
             raise Damaged(f"{self.path}: the index does not have the length that its entries say")
         left = (Digest(siblings[i : i + DIGEST_BYTES]) for i in range(0, len(siblings), DIGEST_BYTES))
-        return [self._entry(*row[:-1], next(left) if row[-1] & HAS_SIBLING else None) for row in rows]
+        return [self._entry(row, next(left) if row[-1] & HAS_SIBLING else None) for row in rows]
 
     @staticmethod
-    def _entry(
-        digest: bytes, base: bytes, offset: int, stored: int, length: int, kind: int, codec: int,
-        sibling: Digest | None,
-    ) -> PackEntry:  # fmt: skip
+    def _entry(row: tuple[Any, ...], sibling: Digest | None) -> PackEntry:
+        digest, base, offset, stored, length, kind, codec, _ = row
         known = None if base == NO_DIGEST else Digest(base)
         try:
             header = FrameHeader(Kind(kind), Codec(codec), Digest(digest), length, stored, known, sibling)

@@ -257,7 +257,8 @@ class _Rebuild:
 
     def _parted(self) -> tuple[list[tuple[Path, PackEntry]], list[tuple[Path, PackEntry]]]:
         """The deltas that can be entered now, and those that still need something; none for blocks that are there."""
-        ready, left = [], []
+        ready: list[tuple[Path, PackEntry]] = []
+        left: list[tuple[Path, PackEntry]] = []
         with self._registry.read() as txn:
             for path, entry in self._deltas:
                 if not self._tables.index.has(txn, entry.header.digest):

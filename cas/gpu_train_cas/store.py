@@ -28,6 +28,9 @@ from gpu_train_cas.restore import Restored, restore
 from gpu_train_cas.transaction import Tables, Transaction, commit_packs
 from gpu_train_cas.tree import Entry, EntryKind
 
+WRITER_CACHE_BYTES = 32 << 20
+"""A writer reads each base once, so that keeping many would help nobody."""
+
 
 @dataclass(slots=True)
 class Stats:
@@ -100,7 +103,8 @@ class Store:
 
     def writer(self, purpose: str, *, threads: int | None = None) -> Writer:
         """A writer that brings files in; `purpose` is what others are told while it runs."""
-        return Writer(self.registry, self.tables, self.reader, self.folders, purpose, threads)
+        reader = Reader([self.packs], WRITER_CACHE_BYTES)
+        return Writer(self.registry, self.tables, reader, self.folders, purpose, threads)
 
     @contextmanager
     def transaction(self, purpose: str = "commit") -> Iterator[Transaction]:

@@ -18,13 +18,14 @@ affected | compaction, gc | check | repair, store.
 The formats on disk are specified in cas/spec/.
 """
 
+from gpu_train_cas.added import Added, ClassCost
 from gpu_train_cas.affected import Hit
 from gpu_train_cas.check import FrameDamage, PackDamage, VerifyReport
 from gpu_train_cas.codecs import Codec
 from gpu_train_cas.digest import Digest, Kind
 from gpu_train_cas.formats import Layout, Tensor
 from gpu_train_cas.gc import CollectReport
-from gpu_train_cas.ingest import Added, ClassCost, Exclude, StatCache, Writer
+from gpu_train_cas.ingest import Writer
 from gpu_train_cas.manifest import BlockRef, Manifest
 from gpu_train_cas.pairing import Bases
 from gpu_train_cas.progress import OnProgress, Progress
@@ -37,6 +38,7 @@ from gpu_train_cas.store import Stats, Store
 from gpu_train_cas.tensorclass import TensorClass
 from gpu_train_cas.transaction import Transaction
 from gpu_train_cas.tree import Entry, EntryKind, Tree
+from gpu_train_cas.walk import Exclude, StatCache
 
 __all__ = [
     "Added",

@@ -1,8 +1,8 @@
 """Which earlier block a block is likely to be like (cas/spec/deltas.md, Pairing).
 
-`Bases` says which earlier directories to look in. A `Pairer` finds for a file the one that corresponds to it in
-each, and for each of its extents the same tensor or the same run of small tensors there. Blocks of both are cut
-at the same steps, so that a block's base is the block at the same place.
+`Bases` says which earlier directories to look in. A `Pairer` finds for a file those that correspond to it, and for
+each of its extents the same tensor or the same run of small tensors there. Blocks of both are cut at the same
+steps, so that a block's base is the block at the same place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpu_train_cas.tensorclass import TensorClass, class_of, class_of_run
 from gpu_train_cas.tree import Entry, EntryKind
 
 MAX_ALIKE = 32
-"""Files of the same ending that are looked into for one with the same tensors, per earlier directory."""
+"""Other files of the same ending that are looked into for a file's tensors, per earlier directory."""
 
 MAX_DROPPED = 2
 """Leading parts of a tensor's name that may be missing on one side: `bert.encoder.w` is like `encoder.w`."""
@@ -60,17 +60,18 @@ class Pairer:
         return Pairing(layout, size_bytes, files, self._bases.depths)
 
     def _partners(self, path: bytes, layout: Layout) -> Iterator[_BaseFile]:
-        """In each earlier directory the file at the same path, or else the one with the same tensors."""
-        names = {tensor.name for tensor in layout.tensors}
+        """In each earlier directory the file at the same path, and others where that lacks some of the tensors."""
+        names = {name for tensor in layout.tensors for name in _shortened(tensor.name)}
+        exact = {tensor.name for tensor in layout.tensors}
         for files in self._listed():
             found = self._loaded(files[path]) if path in files else None
-            if found is None or not (names & found.names):
-                ending = path.rpartition(b".")[2]
-                alike = [e for p, e in files.items() if p != path and p.rpartition(b".")[2] == ending][:MAX_ALIKE]
-                same = [f for entry in alike if (f := self._loaded(entry)) is not None and f.names == names]
-                found = same[0] if len(same) == 1 else None
-            if found is not None:
+            if found is not None and names & found.names:
                 yield found
+            if found is None or not exact <= found.names:
+                ending = path.rpartition(b".")[2]
+                alike = [e for p, e in files.items() if p != path and p.rpartition(b".")[2] == ending]
+                others = (self._loaded(entry) for entry in alike[:MAX_ALIKE])
+                yield from (other for other in others if other is not None and names & other.names)
 
     def _listed(self) -> list[dict[bytes, Entry]]:
         if self._files is None:
@@ -188,7 +189,7 @@ class _BaseFile:
     """A stored file as a partner: where its tensors and runs start, and its blocks by their place."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self.names = {tensor.name for tensor in manifest.tensors}
+        self.names = {name for tensor in manifest.tensors for name in _shortened(tensor.name)}
         self._manifest = manifest
         self._tensors: dict[_Key, list[int]] = {}
         self._loose: dict[_Key, list[int]] = {}

@@ -73,9 +73,9 @@ class Writer:
 
     def add_tree(
         self, path: Path | bytes, *, exclude: Exclude | None = None, cache: StatCache | None = None,
-        bases: Bases | None = None, progress: OnProgress | None = None,
+        bases: Bases | None = None, follow: bool = False, progress: OnProgress | None = None,
     ) -> Added:  # fmt: skip
-        """Read a directory in, with all below it; links are stored, not followed.
+        """Read a directory in, with all below it; links are stored, or the files that they lead to with `follow`.
 
         `bases` are earlier directories that it may be like; new tensors are then stored as what differs from them.
 
@@ -85,7 +85,7 @@ class Writer:
             OSError: when something cannot be read; the message names it.
         """
         pairer = Pairer(self._reader, bases)
-        return Walk(self, exclude, cache, pairer, Meter("reading", progress)).tree(os.fsencode(path))
+        return Walk(self, exclude, cache, pairer, Meter("reading", progress), follow=follow).tree(os.fsencode(path))
 
     def add_file(
         self, path: Path | bytes, *, name: bytes | None = None, bases: Bases | None = None,

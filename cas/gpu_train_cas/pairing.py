@@ -61,7 +61,7 @@ class Pairer:
 
     def _partners(self, path: bytes, layout: Layout) -> Iterator[_BaseFile]:
         """In each earlier directory the file at the same path, and others where that lacks some of the tensors."""
-        names = {name for tensor in layout.tensors for name in _shortened(tensor.name)}
+        names = {name for tensor in layout.tensors for name in shortened(tensor.name)}
         exact = {tensor.name for tensor in layout.tensors}
         for files in self._listed():
             found = self._loaded(files[path]) if path in files else None
@@ -189,7 +189,7 @@ class _BaseFile:
     """A stored file as a partner: where its tensors and runs start, and its blocks by their place."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self.names = {name for tensor in manifest.tensors for name in _shortened(tensor.name)}
+        self.names = {name for tensor in manifest.tensors for name in shortened(tensor.name)}
         self._manifest = manifest
         self._tensors: dict[_Key, list[int]] = {}
         self._loose: dict[_Key, list[int]] = {}
@@ -200,7 +200,7 @@ class _BaseFile:
                     self._runs.setdefault(found.run_key, found.extent.start)
                 continue
             tensor = found.tensors[0]
-            for dropped, name in enumerate(_shortened(tensor.name)):
+            for dropped, name in enumerate(shortened(tensor.name)):
                 table = self._loose if dropped else self._tensors
                 table.setdefault((name, tensor.dtype, tensor.shape), []).append(tensor.offset)
 
@@ -209,7 +209,7 @@ class _BaseFile:
         if found.extent.tensor is None:
             return self._runs.get(found.run_key) if found.extent.dtype else None
         tensor = found.tensors[0]
-        for name in _shortened(tensor.name):
+        for name in shortened(tensor.name):
             key = (name, tensor.dtype, tensor.shape)
             offsets = self._tensors.get(key) or self._loose.get(key, [])
             if len(offsets) == 1 or tensor.offset in offsets:
@@ -224,8 +224,8 @@ class _BaseFile:
         return None
 
 
-def _shortened(name: str) -> list[str]:
-    """The name, and the name without its leading parts."""
+def shortened(name: str) -> list[str]:
+    """A tensor's name, and the name without its leading parts: `encoder.w` may be called `bert.encoder.w` elsewhere."""
     names = [name]
     for _ in range(MAX_DROPPED):
         rest = names[-1].partition(".")[2]

@@ -63,12 +63,14 @@ class Walk:
     """One walk over a directory tree or to a single file."""
 
     def __init__(
-        self, sink: Sink, exclude: Exclude | None, cache: StatCache | None, pairer: Pairer, meter: Meter
-    ) -> None:
+        self, sink: Sink, exclude: Exclude | None, cache: StatCache | None, pairer: Pairer, meter: Meter, *,
+        follow: bool = False,
+    ) -> None:  # fmt: skip
         self._sink = sink
         self._exclude = exclude
         self._cache = cache
         self._pairer = pairer
+        self._follow = follow
         self._meter = meter
         self._added = Added()
         self._items: tuple[bytes, Items] | None = None
@@ -128,6 +130,10 @@ class Walk:
             if is_dir:
                 flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 return self._directory(os.open(name, flags, dir_fd=folder), name, path)
+            if stat.S_ISLNK(found.st_mode) and self._follow:
+                behind = os.stat(name, dir_fd=folder)
+                if stat.S_ISREG(behind.st_mode):
+                    return self._file(folder, name, path, behind, follow=True)
             if stat.S_ISLNK(found.st_mode):
                 target = os.readlink(name, dir_fd=folder)
                 return _link_entry(name, found, target)

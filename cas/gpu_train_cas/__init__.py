@@ -14,7 +14,7 @@ file's blocks, a *tree* a directory's entries; a *record* names a tree and keeps
 
 Modules, bottom up: errors, digest, filesystem, formats | codecs, chunking, tree | manifest, record, frame, pack,
 mapfile, registry, index | lease | packer, transaction, blocksource, reader | destination, ingest | restore | mark |
-affected | compaction, gc | check | repair, store.
+affected | compaction, gc | check | repair | stats, store.
 The formats on disk are specified in cas/spec/.
 """
 
@@ -34,7 +34,8 @@ from gpu_train_cas.record import Record
 from gpu_train_cas.registry import Registry, Row, Table, Txn
 from gpu_train_cas.repair import RepairReport, rebuild_registry
 from gpu_train_cas.restore import Restored
-from gpu_train_cas.store import Stats, Store
+from gpu_train_cas.stats import ClassStats, Share, Stats
+from gpu_train_cas.store import Store
 from gpu_train_cas.tensorclass import TensorClass
 from gpu_train_cas.transaction import Transaction
 from gpu_train_cas.tree import Entry, EntryKind, Tree
@@ -45,6 +46,7 @@ __all__ = [
     "Bases",
     "BlockRef",
     "ClassCost",
+    "ClassStats",
     "Codec",
     "CollectReport",
     "Digest",
@@ -66,6 +68,7 @@ __all__ = [
     "RepairReport",
     "Restored",
     "Row",
+    "Share",
     "StatCache",
     "Stats",
     "Store",

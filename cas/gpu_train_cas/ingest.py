@@ -140,7 +140,7 @@ class Writer:
             meter.tick()
         digest = hasher.digest()
         manifest = None
-        if len(ends) > 1 or bytes(digests) == HOLE:
+        if len(ends) > 1 or bytes(digests) == HOLE or (shape is not None and shape.tensors):
             manifest = self._put_manifest(
                 Manifest(
                     found.st_size, digest, bytes(digests), ends,

@@ -109,7 +109,11 @@ class Pairing:
 
     def class_of(self, span: Span) -> TensorClass:
         """The class of a span's tensors."""
-        return self._at(span).tensor_class
+        return self.class_at(span.start)
+
+    def class_at(self, offset: int) -> TensorClass:
+        """The class of the tensors at that place of the file."""
+        return self._extents[bisect_right(self._starts, offset) - 1].tensor_class
 
     def depth(self, span: Span, most: int) -> int:
         """How many deltas may lie below a span's base; -1 for none at all."""

@@ -129,7 +129,9 @@ def test_the_same_tensor_becomes_a_delta_and_comes_back(tmp_path: Path, store: S
     cost = added.classes[TensorClass.WEIGHTS]
     assert (cost.original_bytes, cost.new_bytes, cost.depth) == (4 * MIB, 4 * MIB, 1)
     check_content(store, added.root, second)
-    assert store.stats([added.root]).by_codec[Codec.DELTA][0] == 4
+    stats = store.stats([added.root])
+    assert stats.codecs[Codec.DELTA].blocks == 4
+    assert stats.classes[TensorClass.WEIGHTS].codecs[Codec.DELTA].original_bytes == 4 * MIB
 
 
 def test_without_bases_nothing_is_a_delta(tmp_path: Path, store: Store) -> None:
@@ -207,6 +209,15 @@ def test_runs_of_small_tensors_are_paired_when_the_run_is_the_same(tmp_path: Pat
     check_content(store, added.root, tmp_path / "b")
     _, unlike = put(store, tmp_path / "c", Bases([base.root]))
     assert not deltas_of(store, unlike.root, b"adapter.safetensors")
+
+
+def test_a_file_of_one_block_is_paired_too(tmp_path: Path, store: Store) -> None:
+    adapters = {f"lora_{i}": weights(6000, i) for i in range(10)}
+    safetensors(tmp_path / "a" / "adapter.safetensors", adapters)
+    safetensors(tmp_path / "b" / "adapter.safetensors", {k: nudged(v) for k, v in adapters.items()})
+    _, base = put(store, tmp_path / "a")
+    _, added = put(store, tmp_path / "b", Bases([base.root]))
+    assert len(deltas_of(store, added.root, b"adapter.safetensors")) == 1
 
 
 def test_what_is_unchanged_is_found_and_not_encoded(tmp_path: Path, store: Store) -> None:
@@ -396,11 +407,9 @@ class Hostile:
     def __init__(self) -> None:
         self.frames: dict[Digest, tuple[FrameHeader, bytes]] = {}
 
-    def add(
-        self, data: bytes, codec: Codec, payload: bytes, base: Digest | None = None, sib: Digest | None = None
-    ) -> None:
+    def add(self, data: bytes, base: Digest, sibling: Digest | None = None) -> None:
         digest = digest_of(data)
-        self.frames[digest] = (FrameHeader(Kind.BLOCK, codec, digest, len(data), len(payload), base, sib), payload)
+        self.frames[digest] = (FrameHeader(Kind.BLOCK, Codec.DELTA, digest, len(data), 2, base, sibling), b"\1\1")
 
     def fetch(self, digest: Digest) -> tuple[FrameHeader, memoryview] | None:
         found = self.frames.get(digest)

@@ -31,6 +31,7 @@ NO_DIGEST = bytes(DIGEST_BYTES)
 FetchBlock = Callable[[Digest], bytes | memoryview]
 """Gives the original bytes of a block that a delta names."""
 
+_REFERRING = (Codec.FLOAT, Codec.DELTA)
 _FIELDS = struct.Struct("<4sBBBB32sII32s")
 _CHECK_BYTES = 16
 
@@ -125,7 +126,7 @@ def open_frame(header: FrameHeader, payload: bytes | memoryview, blocks: FetchBl
     """
     if len(payload) != header.stored_bytes:
         raise Damaged(f"{header.digest.hex()[:16]}: {len(payload)} of {header.stored_bytes} bytes are there")
-    if header.references and (header.codec is not Codec.DELTA or header.kind is not Kind.BLOCK):
+    if header.references and (header.kind is not Kind.BLOCK or header.codec not in _REFERRING):
         raise Damaged(f"{header.digest.hex()[:16]}: a frame of codec {header.codec.name} that names another block")
     base, sibling = (None if d is None else _fetched(header, d, blocks) for d in (header.base, header.sibling))
     data = decode(header.codec, payload, header.length, base=base, sibling=sibling)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpu_train_cas.chunking import Span
-from gpu_train_cas.codecs import Encoded, encode
+from gpu_train_cas.codecs import Encoded, Reference, encode
 from gpu_train_cas.deltas import MAX_DEPTH, base_within, can_lean_on
 from gpu_train_cas.digest import HOLE, Digest, FileHasher, digest_of
 from gpu_train_cas.errors import Damaged, NotFound, SourceChanged
@@ -47,12 +47,12 @@ class Named:
     depth: int = 0
 
 
-class _Helper(NamedTuple):
-    """A block that may help to encode another: a base with the deltas below it, or a sibling."""
+class _Base(NamedTuple):
+    """A block to take a delta against, and how many deltas lie below it."""
 
     digest: Digest
     data: bytes | memoryview
-    depth: int = 0
+    depth: int
 
 
 class _Open(NamedTuple):
@@ -146,18 +146,17 @@ class Namer:
             self._new.add(digest)
         base = self._base(file.pairing, span)
         sibling = self._sibling(file, span, digest)
-        encoded = encode(
-            span.data, span.dtype, base=base.data if base else None, sibling=sibling.data if sibling else None
-        )
+        against = None if base is None else Reference(base.digest, base.data)
+        encoded = encode(span.data, span.dtype, base=against, sibling=sibling)
         named = Named(span, digest, encoded)
-        if base is not None and encoded.uses_base:
+        if base is not None and encoded.base is not None:
             self.relied.add(base.digest)
             named.base, named.depth = base.digest, base.depth + 1
         if sibling is not None:
-            self._settle_sibling(file, named, sibling.digest, encoded.uses_sibling)
+            self._settle_sibling(file, named, Digest(sibling.digest), encoded.sibling is not None)
         return named
 
-    def _base(self, pairing: Pairing, span: Span) -> _Helper | None:
+    def _base(self, pairing: Pairing, span: Span) -> _Base | None:
         """The block to take a delta against, if there is one that can be read."""
         candidate = pairing.base_of(span)
         depth = pairing.depth(span, MAX_DEPTH - 1)
@@ -171,9 +170,9 @@ class Namer:
             data = self._reader.block(found[0], keep=False)
         except (NotFound, Damaged):  # collected this moment, or broken: the block is stored without it
             return None
-        return _Helper(found[0], data, found[1]) if len(data) == span.end - span.start else None
+        return _Base(found[0], data, found[1]) if len(data) == span.end - span.start else None
 
-    def _sibling(self, file: _Open, span: Span, digest: Digest) -> _Helper | None:
+    def _sibling(self, file: _Open, span: Span, digest: Digest) -> Reference | None:
         """The block of the second moment beside one of the first; it may still have to be read and stored."""
         place = file.pairing.sibling_of(span)
         if place is None:
@@ -191,7 +190,7 @@ class Namer:
                 return None
             self._siblings.add(sibling)
             self._leaning.add(digest)
-        return _Helper(sibling, data)
+        return Reference(sibling, data)
 
     def _settle_sibling(self, file: _Open, named: Named, sibling: Digest, used: bool) -> None:
         with self._claims:

@@ -330,7 +330,7 @@ def test_a_sibling_that_changes_while_it_is_read_is_noticed(
 
         def __call__(self, *args: object, **words: object) -> Encoded:
             encoded = real(*args, **words)  # type: ignore[arg-type]
-            if encoded.uses_sibling and not self.done:
+            if encoded.sibling and not self.done:
                 self.done = True
                 change_quietly()
             return encoded

@@ -14,7 +14,14 @@ class Codec(IntEnum):
     ZSTD = 1
     FLOAT = 2
     DELTA = 3
-    """Against a base block, a sibling block, or both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A stored block that another is coded with: its name and its bytes."""
+
+    digest: bytes
+    data: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +29,22 @@ class Encoded:
     """A block as a frame stores it; `payload` is never longer than the block.
 
     Attributes:
-        uses_base, uses_sibling: which of the blocks that were offered it takes to decode it.
+        base: the digest of the block that a DELTA is decoded against, for the frame's header.
+        sibling: the digest of another block that decoding needs; it is in the payload too (`sibling_of`).
     """
 
     codec: Codec
     payload: bytes | memoryview
-    uses_base: bool = False
-    uses_sibling: bool = False
+    base: bytes | None = None
+    sibling: bytes | None = None
 
 
 class Entrant(Protocol):
-    """A codec that takes part in the race for a block. Called from many threads at once."""
+    """A codec that takes part in the race for a block, with the blocks it refers to. Called from many threads."""
 
     codec: Codec
 
-    def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | None:
+    def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | memoryview | None:
         """A payload for the block that is shorter than `limit` bytes, or None when that is unlikely.
 
         `dtype` is the element type where the block is part of a tensor, "" where nothing is known.

@@ -1,76 +1,52 @@
-"""Codec DELTA, a stand-in in numpy: ordered integers minus those of the base, in byte planes, as one zstd frame."""
+"""Codec DELTA: elements as differences from those of a base block of the same length (cas/spec/codecs.md, Delta)."""
 
 from __future__ import annotations
 
-import numpy as np
+from gpu_train_cas.codecs import kernel
+from gpu_train_cas.codecs.codec import Codec, Reference
+from gpu_train_cas.codecs.payload import ELEMENTS, FLOAT
+from gpu_train_cas.codecs.sample import estimate
 
-from gpu_train_cas.codecs import zstd
-from gpu_train_cas.codecs.codec import Codec, Encoded
-from gpu_train_cas.codecs.float import SHAPES
-from gpu_train_cas.errors import Damaged
-
-BASE, SIBLING = 1, 2
-_WORDS = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
-
-
-def _ordered(words, bits):
-    sign = words >> np.array(bits - 1, words.dtype)
-    mask = np.where(sign != 0, np.array((1 << bits) - 1, words.dtype), np.array(1 << (bits - 1), words.dtype))
-    return words ^ mask
+SAVES = 0.97
+"""A delta must be that much shorter than the block on its own, by a sample: reading it means reading two blocks."""
+SIBLING_PAYS = 0.99
 
 
-def _restored(words, bits):
-    top = np.array(1 << (bits - 1), words.dtype)
-    mask = np.where(words & top != 0, top, np.array((1 << bits) - 1, words.dtype))
-    return words ^ mask
+class Delta:
+    """The entrant for a block whose tensor's earlier state is stored.
 
+    The base must not itself be a delta: the caller sees to it (cas/spec/codecs.md, Delta).
+    """
 
-def _planes(words, width, back=False):
-    if back:
-        return np.ascontiguousarray(words.reshape(width, -1).T).reshape(-1).view(_WORDS[width])
-    return np.ascontiguousarray(words.view(np.uint8).reshape(-1, width).T)
+    codec = Codec.DELTA
 
+    def __init__(self, base: Reference, sibling: Reference | None = None) -> None:
+        self._base, self._sibling = base, sibling
 
-def _against(data, other, width, flags_sibling):
-    bits = 8 * width
-    diff = _ordered(data, bits) - _ordered(other, bits)
-    top = np.array(bits - 1, data.dtype)
-    return (diff << np.array(1, data.dtype)) ^ (np.zeros_like(diff) - (diff >> top))
+    def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | memoryview | None:
+        """The differences, or None where a sample says that the block is better off without a base."""
+        element = ELEMENTS.get(dtype)
+        base = self._base.data
+        if element is None or len(base) != len(block) or not kernel.writes():
+            return None
+        sibling = self._sibling
+        if sibling is not None and (len(sibling.data) != len(block) or not element & FLOAT):
+            sibling = None
+        expected = estimate(block, element, tokens=True, base=base)
+        best = limit / SAVES
+        if element & FLOAT:
+            best = estimate(block, element, tokens=False, sibling=sibling.data if sibling is not None else None)
+        if sibling is not None:
+            both = estimate(block, element, tokens=True, base=base, sibling=sibling.data)
+            sibling, expected = (sibling, both) if both <= SIBLING_PAYS * expected else (None, expected)
+        if expected > SAVES * best:
+            return None
+        return kernel.encode(
+            block, element, limit, tokens=True, base=base, sibling=sibling.data if sibling is not None else None,
+            sibling_digest=sibling.digest if sibling is not None else None,
+        )  # fmt: skip
 
-
-def propose(block, dtype, base, sibling, limit):
-    """The smallest of: against the base, against the sibling."""
-    best = None
-    width = SHAPES[dtype].width if dtype in SHAPES else 1
-    count = len(block) // width
-    for flag, other in ((BASE, base), (SIBLING, sibling)):
-        if other is None or count == 0 or len(other) < len(block):
-            continue
-        data, ref = (np.frombuffer(x, _WORDS[width], count) for x in (block, other))
-        z = _against(data, ref, width, False)
-        packed = zstd._contexts.level.compress(_planes(z, width).tobytes())
-        payload = bytes([flag, width]) + packed + bytes(memoryview(block)[count * width :])
-        if len(payload) < limit:
-            limit = len(payload)
-            best = Encoded(Codec.DELTA, payload, flag == BASE, flag == SIBLING)
-    return best
-
-
-def decode(payload, length, base, sibling):
-    """The block."""
-    view = memoryview(payload)
-    if len(view) < 2 or view[0] not in (BASE, SIBLING) or view[1] not in _WORDS:
-        raise Damaged("a delta payload of an unknown mode")
-    width = view[1]
-    other = base if view[0] == BASE else sibling
-    if other is None or len(other) < length:
-        raise Damaged("a delta without the block that it needs")
-    count = length // width
-    tail = length - count * width
-    body = zstd.decompress(view[2 : len(view) - tail], count * width)
-    z = _planes(np.frombuffer(body, np.uint8), width, back=True)
-    one = np.array(1, z.dtype)
-    diff = (z >> one) ^ (np.zeros_like(z) - (z & one))
-    ref = np.frombuffer(other, _WORDS[width], count)
-    out = _restored(diff + _ordered(ref, 8 * width), 8 * width)
-    return memoryview(out.tobytes() + bytes(view[len(view) - tail :] if tail else b""))
+    def decode(self, payload: bytes | memoryview, length: int) -> bytes | memoryview:
+        """See `Entrant.decode`."""
+        sibling = self._sibling.data if self._sibling is not None else None
+        return kernel.decode(payload, length, base=self._base.data, sibling=sibling)

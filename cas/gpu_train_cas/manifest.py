@@ -111,6 +111,6 @@ class Manifest:
             if not rising or (int(ends[-1]) if len(ends) else 0) != size:
                 raise ValueError("the blocks do not add up to the file")
             table = [Tensor(n, d, tuple(s), o, ln) for n, d, s, o, ln in tensors]
-        except (ValueError, TypeError, IndexError, AttributeError, msgpack.UnpackException) as e:
+        except (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException) as e:
             raise Damaged(f"a manifest cannot be read: {e!r}") from e
         return cls(size, digest, digests, ends, format, table)

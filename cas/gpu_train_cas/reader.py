@@ -16,6 +16,9 @@ from gpu_train_cas.record import Record
 from gpu_train_cas.tree import Entry, EntryKind, Tree
 
 CACHE_BYTES = 256 << 20
+MAX_CHAIN = 32
+"""Deltas that need each other, one after another: a block that is farther from one that stands alone is refused.
+Writers stay far below (deltas.MAX_DEPTH); packs from elsewhere may say anything."""
 
 
 class Reader:
@@ -23,7 +26,8 @@ class Reader:
 
     Every block is checked against its BLAKE3 name when it is decoded, so what comes out is what went in or
     an error. Decoded bytes are kept in one bounded cache shared by all threads; threads that want the same
-    block at the same time decode it once. No lock is held while reading or decoding.
+    block at the same time decode it once. The blocks that a delta needs are read the same way and always
+    kept. No lock is held while reading or decoding.
     """
 
     def __init__(self, sources: Sequence[BlockSource], cache_bytes: int = CACHE_BYTES) -> None:
@@ -32,6 +36,7 @@ class Reader:
         self._cache: OrderedDict[Digest, bytes | memoryview] = OrderedDict()
         self._cached = 0
         self._busy: dict[Digest, Future[bytes | memoryview]] = {}
+        self._needs: dict[Digest, Digest] = {}  # block that is being decoded -> block that its thread waits for
         self._lock = threading.Lock()
 
     def block(self, digest: Digest, *, keep: bool = True) -> bytes | memoryview:
@@ -105,7 +110,8 @@ class Reader:
             entry = found
         return entry
 
-    def _get(self, digest: Digest, kind: Kind, keep: bool) -> bytes | memoryview:
+    def _get(self, digest: Digest, kind: Kind, keep: bool, above: int = 0) -> bytes | memoryview:
+        """A block or object; `above` counts the deltas that are being decoded and need it."""
         with self._lock:
             data = self._cache.get(digest)
             if data is not None:
@@ -118,7 +124,7 @@ class Reader:
         if not mine:
             return future.result()
         try:
-            data = self._decode(digest, kind)
+            data = self._decode(digest, kind, above)
         except BaseException as e:
             self._finish(digest)
             future.set_exception(e)
@@ -137,7 +143,7 @@ class Reader:
             while self._cached > self._cache_bytes and len(self._cache) > 1:
                 self._cached -= len(self._cache.popitem(last=False)[1])
 
-    def _decode(self, digest: Digest, kind: Kind) -> bytes | memoryview:
+    def _decode(self, digest: Digest, kind: Kind, above: int) -> bytes | memoryview:
         broken: Damaged | None = None
         for source in self._sources:
             try:
@@ -147,12 +153,33 @@ class Reader:
                 header, payload = found
                 if (header.digest, header.kind) != (digest, kind):
                     raise Damaged(f"{digest.hex()[:16]}: a source gave another frame")
-                return open_frame(header, payload)
+                return open_frame(header, payload, lambda other: self._needed(digest, other, above + 1))
             except Damaged as e:
                 broken = e
         if broken is not None:
             raise broken
         raise NotFound(f"{kind.name.lower()} {digest.hex()[:16]} is not in the store; run `gpu-train verify`")
+
+    def _needed(self, digest: Digest, other: Digest, above: int) -> bytes | memoryview:
+        """The block that the one being decoded needs.
+
+        Threads wait for each other's blocks, so a circle (which only a hostile pack can hold) is looked for
+        before: from the block that is needed along what each one that is being decoded waits for.
+        """
+        if above > MAX_CHAIN:
+            raise Damaged(f"{digest.hex()[:16]} takes more than {MAX_CHAIN} deltas to decode")
+        with self._lock:
+            at: Digest | None = other
+            while at is not None and at != digest:
+                at = self._needs.get(at)
+            if at == digest:
+                raise Damaged(f"{digest.hex()[:16]} needs itself to be decoded")
+            self._needs[digest] = other
+        try:
+            return self._get(other, Kind.BLOCK, True, above)
+        finally:
+            with self._lock:
+                del self._needs[digest]
 
 
 class File:

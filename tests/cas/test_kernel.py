@@ -398,7 +398,7 @@ def trained(seed: int, count: int = MIB // 4) -> tuple[bytes, bytes, bytes, byte
     rng = np.random.default_rng(seed)
     scale = np.exp(rng.standard_normal(count) * 3 - 12)
     before = rng.standard_normal(count) * scale
-    after = 0.5 * before + 0.4 * rng.standard_normal(count) * scale
+    after = 0.7 * before + 0.2 * rng.standard_normal(count) * scale
     second = [(scale**2 * rng.gamma(4, 0.25, count)).astype("<f4").tobytes() for _ in range(2)]
     return before.astype("<f4").tobytes(), after.astype("<f4").tobytes(), second[0], second[1]
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+LEVEL_COST = 0.01
+"""What one more delta to decode is worth, as a share of the original bytes: a level that saves less is left out."""
+
 STANDALONE = -1
 """The answer "no base at all"."""
 

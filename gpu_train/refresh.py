@@ -7,8 +7,18 @@ next delta against it would cost more than the average of all that was stored si
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+LEVEL_COST = 0.01
+"""What one more delta to decode must save, as a share of the original bytes."""
+
+GROWTH = 0.03
+"""How much larger deltas are taken to get with each step of distance, as a share of the first, until it is seen."""
+
+SLACK = 1.02
+"""How far above the average the next delta may be: runs are short, and what a fresh base saves comes late."""
 
 STANDALONE = -1
 """The answer "no base at all"."""
@@ -41,9 +51,18 @@ def deepest_base(history: Sequence[Spent], most: int) -> int:
             continue
         since = history[start:]
         average = sum(spent.ratio for spent in since) / len(since)
-        if _next_cycle(curve, since, len(history) - start) <= average:
+        expected = _at(curve, len(history) - start)
+        if _cycle(expected, since) <= SLACK * average and expected + LEVEL_COST <= _one_less(history, curve, depth):
             return depth
     return STANDALONE
+
+
+def _one_less(history: Sequence[Spent], curve: Mapping[int, float], depth: int) -> float:
+    """What the next checkpoint would cost against the base below that one, or with none; infinite if not known."""
+    below = _latest(history, depth - 1)
+    if depth == 0:
+        return next((spent.ratio for spent in reversed(history) if spent.depth == 0), math.inf)
+    return math.inf if below is None else _at(curve, len(history) - below)
 
 
 def _latest(history: Sequence[Spent], depth: int) -> int | None:
@@ -51,17 +70,14 @@ def _latest(history: Sequence[Spent], depth: int) -> int | None:
     return next((i for i in range(len(history) - 1, -1, -1) if history[i].depth <= depth), None)
 
 
-def _next_cycle(curve: Mapping[int, float], since: Sequence[Spent], distance: int) -> float:
+def _cycle(expected: float, since: Sequence[Spent]) -> float:
     """The average cost of the next delta against the first of `since` and of those that will follow upon it.
 
     What follows is taken to be as what followed upon the last one.
     """
     children = [i for i, spent in enumerate(since) if i and spent.depth == since[0].depth + 1]
-    first = _at(curve, distance)
-    if not children:
-        return first
-    follow = [spent.ratio for spent in since[children[-1] + 1 :]]
-    return (first + sum(follow)) / (1 + len(follow))
+    follow = [spent.ratio for spent in since[children[-1] + 1 :]] if children else []
+    return (expected + sum(follow)) / (1 + len(follow))
 
 
 def _curve(history: Sequence[Spent]) -> dict[int, float]:
@@ -80,8 +96,7 @@ def _at(curve: Mapping[int, float], distance: int) -> float:
     if not below:
         return min(curve.values(), default=0.0)
     last = below[-1]
-    if last == distance or len(below) == 1:
-        return curve[last]
-    before = below[-2]
-    slope = max(0.0, (curve[last] - curve[before]) / (last - before))
+    slope = GROWTH * curve[last]
+    if len(below) > 1:
+        slope = max(0.0, (curve[last] - curve[below[-2]]) / (last - below[-2]))
     return curve[last] + slope * (distance - last)

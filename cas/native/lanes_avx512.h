@@ -88,13 +88,55 @@ static int fast_contexts(const block_t *b, size_t at, size_t count, uint8_t *out
     return 0;
 }
 
+/* Bytes of a table of 256. */
+typedef struct {
+    vec part[4];
+} bytes256_t;
+
+INLINE bytes256_t table_load(const uint8_t *table)
+{
+    return (bytes256_t){{load(table), load(table + 64), load(table + 128), load(table + 192)}};
+}
+
+INLINE vec table_look(const bytes256_t *t, vec index)
+{
+    vec low = _mm512_permutex2var_epi8(t->part[0], index, t->part[1]);
+    vec high = _mm512_permutex2var_epi8(t->part[2], index, t->part[3]);
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
+}
+
 static void map_bytes(uint8_t *bytes, size_t count, const uint8_t *lut)
 {
-    vec a = load(lut), b = load(lut + 64), c = load(lut + 128), d = load(lut + 192);
-    for (size_t i = 0; i < count; i += LANES) {
-        vec v = load(bytes + i);
-        vec low = _mm512_permutex2var_epi8(a, v, b), high = _mm512_permutex2var_epi8(c, v, d);
-        store(bytes + i, _mm512_mask_blend_epi8(_mm512_movepi8_mask(v), low, high));
+    bytes256_t table = table_load(lut);
+    for (size_t i = 0; i < count; i += LANES)
+        store(bytes + i, table_look(&table, load(bytes + i)));
+}
+
+/* With a bit per pair of up to 8 groups and 256 symbols that has been counted. */
+static void count_missing(counts_t *counts, unsigned groups, const uint8_t *group_of, const uint8_t *symbols,
+                          size_t count)
+{
+    _Static_assert(GROUPS_MADE <= 8, "32 bytes for each group");
+    uint8_t counted[256] = {0};
+    for (unsigned g = 0; g < groups; g++)
+        for (unsigned i = 0; i < SYMBOLS; i++)
+            counted[32 * g + i / 8] |= (uint8_t)((counts[g][i] != 0) << (i % 8));
+    bytes256_t table = table_load(counted);
+    vec powers = _mm512_set4_epi32((int)0x80402010, 0x08040201, (int)0x80402010, 0x08040201);
+    for (size_t at = 0; at < count; at += LANES) {
+        vec s = load(symbols + at), g = load(group_of + at);
+        vec row = _mm512_slli_epi16(g, 5), place = _mm512_and_si512(_mm512_srli_epi16(s, 3), all8(31));
+        vec bit = _mm512_shuffle_epi8(powers, _mm512_and_si512(s, all8(7)));
+        __mmask64 missing = _mm512_testn_epi8_mask(table_look(&table, _mm512_or_si512(row, place)), bit);
+        missing = at + LANES > count ? _bzhi_u64(missing, (unsigned)(count - at)) : missing;
+        if (!missing)
+            continue;
+        for (; missing; missing &= missing - 1) {
+            size_t i = at + _tzcnt_u64(missing);
+            counts[group_of[i]][symbols[i]] += !counts[group_of[i]][symbols[i]];
+            counted[32 * group_of[i] + symbols[i] / 8] |= (uint8_t)(1 << (symbols[i] % 8));
+        }
+        table = table_load(counted);
     }
 }
 
@@ -271,44 +313,32 @@ static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_
 INLINE vec ordered16(vec v) { return _mm512_xor_si512(v, _mm512_and_si512(_mm512_srai_epi16(v, 15), all16(0x7fff))); }
 INLINE vec ordered32(vec v) { return _mm512_xor_si512(v, _mm512_and_si512(_mm512_srai_epi32(v, 31), all32(0x7fffffff))); }
 
-INLINE vec difference16(vec value, vec base, bool is_float)
+INLINE vec difference16(vec value, vec base)
 {
-    vec d = _mm512_sub_epi16(value, base);
-    if (is_float) {
-        vec sign = _mm512_srai_epi16(base, 15);
-        d = _mm512_sub_epi16(ordered16(value), ordered16(base));
-        d = _mm512_sub_epi16(_mm512_xor_si512(d, sign), sign);
-    }
+    vec sign = _mm512_srai_epi16(base, 15), d = _mm512_sub_epi16(ordered16(value), ordered16(base));
+    d = _mm512_sub_epi16(_mm512_xor_si512(d, sign), sign);
     return _mm512_xor_si512(_mm512_add_epi16(d, d), _mm512_srai_epi16(d, 15));
 }
 
-INLINE vec undo16(vec z, vec base, bool is_float)
+INLINE vec undo16(vec z, vec base)
 {
     vec odd = _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_and_si512(z, all16(1)));
     vec d = _mm512_xor_si512(_mm512_srli_epi16(z, 1), odd), sign = _mm512_srai_epi16(base, 15);
-    if (!is_float)
-        return _mm512_add_epi16(base, d);
     d = _mm512_sub_epi16(_mm512_xor_si512(d, sign), sign);
     return ordered16(_mm512_add_epi16(ordered16(base), d));
 }
 
-INLINE vec difference32(vec value, vec base, bool is_float)
+INLINE vec difference32(vec value, vec base)
 {
-    vec d = _mm512_sub_epi32(value, base);
-    if (is_float) {
-        vec sign = _mm512_srai_epi32(base, 31);
-        d = _mm512_sub_epi32(ordered32(value), ordered32(base));
-        d = _mm512_sub_epi32(_mm512_xor_si512(d, sign), sign);
-    }
+    vec sign = _mm512_srai_epi32(base, 31), d = _mm512_sub_epi32(ordered32(value), ordered32(base));
+    d = _mm512_sub_epi32(_mm512_xor_si512(d, sign), sign);
     return _mm512_xor_si512(_mm512_add_epi32(d, d), _mm512_srai_epi32(d, 31));
 }
 
-INLINE vec undo32(vec z, vec base, bool is_float)
+INLINE vec undo32(vec z, vec base)
 {
     vec odd = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_and_si512(z, all32(1)));
     vec d = _mm512_xor_si512(_mm512_srli_epi32(z, 1), odd), sign = _mm512_srai_epi32(base, 31);
-    if (!is_float)
-        return _mm512_add_epi32(base, d);
     d = _mm512_sub_epi32(_mm512_xor_si512(d, sign), sign);
     return ordered32(_mm512_add_epi32(ordered32(base), d));
 }
@@ -459,13 +489,13 @@ INLINE vec base_at(const uint8_t *base, size_t offset)
     return base ? load(base + offset) : _mm512_setzero_si512();
 }
 
-INLINE void tokens_make_group(const uint8_t *data, const uint8_t *base, int width, bool is_float, unsigned top,
+INLINE void tokens_make_group(const uint8_t *data, const uint8_t *base, int width, unsigned top,
                               uint8_t *tokens, raw_writer_t *w)
 {
     vec z[4];
     for (int j = 0; j < width; j++) {
         vec x = load(data + 64 * j), y = base_at(base, 64 * (size_t)j);
-        z[j] = width == 2 ? difference16(x, y, is_float) : difference32(x, y, is_float);
+        z[j] = width == 2 ? difference16(x, y) : difference32(x, y);
     }
     if (width == 2)
         tokens16(z, top, tokens, w);
@@ -473,49 +503,40 @@ INLINE void tokens_make_group(const uint8_t *data, const uint8_t *base, int widt
         tokens32(z, top, tokens, w);
 }
 
-INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, bool is_float, unsigned top,
+INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
                              uint8_t *tokens, raw_writer_t *w)
 {
     size_t i = 0, step = (size_t)width;
     const uint8_t *data = b->data + at * step, *base = b->base ? b->base + at * step : NULL;
     for (; i + LANES <= count; i += LANES)
-        tokens_make_group(data + i * step, base ? base + i * step : NULL, width, is_float, top, tokens + i, w);
+        tokens_make_group(data + i * step, base ? base + i * step : NULL, width, top, tokens + i, w);
     if (i < count) {
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
         memcpy(x, data + i * step, (count - i) * step);
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
-        tokens_make_group(x, y, width, is_float, top, tokens + i, w);
+        tokens_make_group(x, y, width, top, tokens + i, w);
     }
 }
 
-/* The loops for each width, kind and top, with constants. */
-#define FOR_TOKENS(width, is_float, top, call)             \
-    switch ((width) * 8 + (top) * 2 + (is_float)) {        \
-    case 2 * 8 + 1 * 2 + 0: call(2, false, 1); break;      \
-    case 2 * 8 + 1 * 2 + 1: call(2, true, 1); break;       \
-    case 2 * 8 + 2 * 2 + 0: call(2, false, 2); break;      \
-    case 2 * 8 + 2 * 2 + 1: call(2, true, 2); break;       \
-    case 2 * 8 + 3 * 2 + 0: call(2, false, 3); break;      \
-    case 2 * 8 + 3 * 2 + 1: call(2, true, 3); break;       \
-    case 4 * 8 + 1 * 2 + 0: call(4, false, 1); break;      \
-    case 4 * 8 + 1 * 2 + 1: call(4, true, 1); break;       \
-    case 4 * 8 + 2 * 2 + 0: call(4, false, 2); break;      \
-    case 4 * 8 + 2 * 2 + 1: call(4, true, 2); break;       \
-    default: return UNHANDLED;                             \
+/* The loops with constants, for what this encoder makes of floats: others are left to plain C. */
+#define FOR_TOKENS(element, top, call)                    \
+    switch ((element) * 4 + (top)) {                      \
+    case 5 * 4 + 3: call(2, 3); break;                    \
+    case 6 * 4 + 2: call(4, 2); break;                    \
+    default: return UNHANDLED;                            \
     }
 
 static int fast_tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) tokens_make_with(b, at, count, W, F, T, tokens, w)
-    FOR_TOKENS(element_width(b->element), is_float, b->top, CALL)
+#define CALL(W, T) tokens_make_with(b, at, count, W, T, tokens, w)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return 0;
 }
 
 INLINE void tokens_undo_group(const uint8_t *tokens, const uint8_t *remainders, const uint8_t *base, int width,
-                              bool is_float, unsigned top, raw_reader_t *r, uint8_t *out)
+                              unsigned top, raw_reader_t *r, uint8_t *out)
 {
     vec z[4];
     if (width == 2)
@@ -524,12 +545,12 @@ INLINE void tokens_undo_group(const uint8_t *tokens, const uint8_t *remainders, 
         untokens32(tokens, remainders, top, r, z);
     for (int j = 0; j < width; j++) {
         vec y = base_at(base, 64 * (size_t)j);
-        store(out + 64 * j, width == 2 ? undo16(z[j], y, is_float) : undo32(z[j], y, is_float));
+        store(out + 64 * j, width == 2 ? undo16(z[j], y) : undo32(z[j], y));
     }
 }
 
 /* `tokens` has room for whole groups. */
-INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, bool is_float, unsigned top,
+INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
                             uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
     size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
@@ -540,13 +561,13 @@ INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width
     if (!remainders_get(tokens, padded, top, r, remainders))
         return 0;
     for (; i + LANES <= count && !raw_overrun(r); i += LANES)
-        tokens_undo_group(tokens + i, remainders + i, base ? base + i * step : NULL, width, is_float, top, r,
+        tokens_undo_group(tokens + i, remainders + i, base ? base + i * step : NULL, width, top, r,
                           out + i * step);
     if (i < count && !raw_overrun(r)) {
         uint8_t x[4 * LANES], y[4 * LANES] = {0};
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
-        tokens_undo_group(tokens + i, remainders + i, y, width, is_float, top, r, x);
+        tokens_undo_group(tokens + i, remainders + i, y, width, top, r, x);
         memcpy(out + i * step, x, (count - i) * step);
     }
     return !raw_overrun(r);
@@ -554,9 +575,8 @@ INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width
 
 static int fast_tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) return tokens_undo_with(b, at, count, W, F, T, tokens, r, out)
-    FOR_TOKENS(element_width(b->element), is_float, b->top, CALL)
+#define CALL(W, T) return tokens_undo_with(b, at, count, W, T, tokens, r, out)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
 }
@@ -579,8 +599,8 @@ INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned 
 
 static int fast_values_make(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
 {
-#define CALL(W, F, T) values_make_with(values, count, W, T, tokens, w)
-    FOR_TOKENS(width, 1, top, CALL)
+#define CALL(W, T) values_make_with(values, count, W, T, tokens, w)
+    FOR_TOKENS(width == 2 ? 5 : width == 4 ? 6 : 0, top, CALL)
 #undef CALL
     return 0;
 }
@@ -609,14 +629,14 @@ INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned t
 
 static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
 {
-#define CALL(W, F, T) return values_undo_with(tokens, count, W, T, r, values)
-    FOR_TOKENS(width, 1, top, CALL)
+#define CALL(W, T) return values_undo_with(tokens, count, W, T, r, values)
+    FOR_TOKENS(width == 2 ? 5 : width == 4 ? 6 : 0, top, CALL)
 #undef CALL
     return UNHANDLED;
 }
 
 /* ---- sparse blocks ---- */
-INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width, bool is_float,
+INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width,
                                   const uint8_t *contexts, uint64_t *flags, uint8_t *kept, uint8_t *values)
 {
     size_t step = (size_t)width, differ = 0;
@@ -635,13 +655,13 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
         for (int j = 0; j < width; j++) {
             vec v = load(data + 64 * j), u = base_at(base, 64 * (size_t)j);
             if (width == 2) {
-                vec z = difference16(v, u, is_float);
+                vec z = difference16(v, u);
                 __mmask32 m = _mm512_test_epi16_mask(z, z);
                 store(to, _mm512_maskz_compress_epi16(m, z));
                 to += 2 * ones(m);
                 bits |= (uint64_t)m << (32 * j);
             } else {
-                vec z = difference32(v, u, is_float);
+                vec z = difference32(v, u);
                 __mmask16 m = _mm512_test_epi32_mask(z, z);
                 store(to, _mm512_maskz_compress_epi32(m, z));
                 to += 4 * ones(m);
@@ -658,9 +678,8 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
 static ptrdiff_t fast_sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
                                   uint8_t *kept, uint8_t *values)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) return sparse_make_with(b, at, count, W, F, contexts, flags, kept, values)
-    FOR_TOKENS(element_width(b->element), is_float, 1, CALL)
+#define CALL(W, T) return sparse_make_with(b, at, count, W, contexts, flags, kept, values)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
 }
@@ -676,7 +695,7 @@ static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t c
     return differ;
 }
 
-INLINE void sparse_undo_with(const block_t *b, size_t count, int width, bool is_float, const uint64_t *flags,
+INLINE void sparse_undo_with(const block_t *b, size_t count, int width, const uint64_t *flags,
                              const uint8_t *values, uint8_t *out)
 {
     size_t step = (size_t)width;
@@ -694,11 +713,11 @@ INLINE void sparse_undo_with(const block_t *b, size_t count, int width, bool is_
             vec u = base_at(base, 64 * (size_t)j), v = load(values);
             if (width == 2) {
                 __mmask32 m = (__mmask32)(bits >> (32 * j));
-                store(to + 64 * j, undo16(_mm512_maskz_expand_epi16(m, v), u, is_float));
+                store(to + 64 * j, undo16(_mm512_maskz_expand_epi16(m, v), u));
                 values += 2 * ones(m);
             } else {
                 __mmask16 m = (__mmask16)(bits >> (16 * j));
-                store(to + 64 * j, undo32(_mm512_maskz_expand_epi32(m, v), u, is_float));
+                store(to + 64 * j, undo32(_mm512_maskz_expand_epi32(m, v), u));
                 values += 4 * ones(m);
             }
         }
@@ -709,9 +728,8 @@ INLINE void sparse_undo_with(const block_t *b, size_t count, int width, bool is_
 
 static int fast_sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) sparse_undo_with(b, count, W, F, flags, values, out)
-    FOR_TOKENS(element_width(b->element), is_float, 1, CALL)
+#define CALL(W, T) sparse_undo_with(b, count, W, flags, values, out)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return 0;
 }

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -600,3 +601,47 @@ def test_a_commit_revives_what_it_takes_to_decode_what_it_relies_on(tmp_path: Pa
 def deltas_of_dead(store: Store) -> list[Location]:
     with store.registry.read() as txn:
         return [location for _, location in store.tables.index.scan_dead(txn) if location.base]
+
+
+class Spoiled:
+    """A source that is whole but for some frames, of which it gives other bytes under a sound header."""
+
+    def __init__(self, store: Store, *spoiled: Digest) -> None:
+        self._store, self._spoiled = store, set(spoiled)
+
+    def fetch(self, digest: Digest) -> tuple[FrameHeader, memoryview] | None:
+        found = self._store.packs.fetch(digest)
+        if found is None or digest not in self._spoiled:
+            return found
+        header, _ = found
+        data = os.urandom(header.length)
+        return replace(header, codec=Codec.RAW, stored_bytes=len(data), base=None), memoryview(data)
+
+
+def test_a_base_that_is_not_what_it_should_be_is_named_and_another_source_is_asked(
+    tmp_path: Path, store: Store
+) -> None:
+    done = chain(store, tmp_path, 3, MAX_DEPTH)
+    (location,) = deltas_of(store, done[2][1].root, b"model.safetensors")
+    assert location.base is not None
+    wanted = (done[2][2] / "model.safetensors").read_bytes()
+    entry = store.reader.lookup(done[2][1].root, b"model.safetensors")
+    spoiled = Spoiled(store, location.base)
+    with pytest.raises(Damaged, match=location.base.hex()[:16]):
+        Reader([spoiled]).open(entry).pread(1 << 30, 0)
+    assert Reader([spoiled, store.packs]).open(entry).pread(1 << 30, 0) == wanted
+
+
+def test_a_block_decoded_for_a_delta_is_proven_before_it_is_handed_out(tmp_path: Path, store: Store) -> None:
+    done = chain(store, tmp_path, 2, 0)
+    (location,) = deltas_of(store, done[1][1].root, b"model.safetensors")
+    assert location.base is not None
+    reader = Reader([Spoiled(store, location.base)])
+    for _ in range(2):
+        with pytest.raises(Damaged):
+            reader.open(store.reader.lookup(done[1][1].root, b"model.safetensors")).pread(1 << 30, 0)
+        with pytest.raises(Damaged):
+            reader.block(location.base)
+    sound = Reader([store.packs])
+    sound.open(store.reader.lookup(done[1][1].root, b"model.safetensors")).pread(1 << 30, 0)
+    assert digest_of(sound.block(location.base)) == location.base

@@ -50,7 +50,8 @@ def best(curve: Curve, most: int) -> float:
     for depth in range(most - 1, -1, -1):
         for n in range(1, STEPS + 1):
             below[depth][n] = min(
-                below[depth][at - 1] + ratio(curve, at) + below[depth + 1][n - at] for at in range(1, n + 1)
+                below[depth][at - 1] + ratio(curve, at) + below[depth + 1][n - at]
+                for at in range(1, n + 1)
             )
     total = [0.0] * (STEPS + 1)
     for n in range(1, STEPS + 1):
@@ -88,4 +89,4 @@ def test_a_run_that_went_on_from_a_model_goes_on_from_there() -> None:
 def test_a_delta_that_grew_past_the_average_ends_the_use_of_its_base() -> None:
     history = [Spent(0.832, 0), Spent(0.46, 1), Spent(0.519, 1), Spent(0.554, 1), Spent(0.579, 1)]
     assert deepest_base(history, 0) == STANDALONE
-    assert deepest_base(history[:-1], 0) == 0
+    assert deepest_base(history[:-2], 0) == 0

@@ -2,12 +2,14 @@
 
 For a training script: `checkpoint_dir`, `load_dir`, `latest_checkpoint`, `commit`, `checkpoint`, `log`, `event`;
 they are light to import and work outside of a job too. For everything else: `run` starts a job, `Workspace` opens
-a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `data` keeps data versions.
+a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `load_tensors` its tensors, `data` keeps
+data versions.
 
 Map of the modules, bottom up: `environment`, `home`, `config` (where things are and what is set); `step`, `ref`
 (names); `tables` (rows in the registry); `stat_cache`, `exclude`, `listing`, `git`, `code` (what ran) and
-`data_listing`, `sha256`, `data_manifest`, `data_version` (what it read); `workspace` (all of that opened); `capture`
-(finding, pinning and storing checkpoints); `provider` (processes); `launch`, `lifecycle` (jobs from start to end);
+`data_listing`, `sha256`, `data_manifest`, `data_version` (what it read); `model` (what it started from); `workspace`
+(all of that opened); `refresh`, `base` (what a checkpoint is stored against); `capture` (finding, pinning and storing
+checkpoints); `provider` (processes); `launch`, `lifecycle` (jobs from start to end);
 `active` (inside a job).
 
 Names are loaded when they are first used, so that `import gpu_train` costs a training script nothing.
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
     from gpu_train.importer import import_checkpoints
     from gpu_train.launch import run
     from gpu_train.lifecycle import kill, kill_all, reconcile, stop
+    from gpu_train.model import Model, Models
     from gpu_train.ref import Ref
     from gpu_train.step import natural_key, step_of
     from gpu_train.tables import Checkpoint, Event, Job, Metric
+    from gpu_train.tensors import load_tensors
     from gpu_train.workspace import Workspace
 
 _HOMES = {
@@ -49,9 +53,11 @@ _HOMES = {
     "gpu_train.importer": ("import_checkpoints",),
     "gpu_train.launch": ("run",),
     "gpu_train.lifecycle": ("kill", "kill_all", "reconcile", "stop"),
+    "gpu_train.model": ("Model", "Models"),
     "gpu_train.ref": ("Ref",),
     "gpu_train.step": ("natural_key", "step_of"),
     "gpu_train.tables": ("Checkpoint", "Event", "Job", "Metric"),
+    "gpu_train.tensors": ("load_tensors",),
     "gpu_train.workspace": ("Workspace",),
 }
 _MODULES = ("data",)
@@ -75,6 +81,8 @@ __all__ = [
     "Home",
     "Job",
     "Metric",
+    "Model",
+    "Models",
     "Ref",
     "Workspace",
     "checkpoint",
@@ -88,6 +96,7 @@ __all__ = [
     "kill_all",
     "latest_checkpoint",
     "load_dir",
+    "load_tensors",
     "log",
     "natural_key",
     "open",

@@ -31,6 +31,14 @@ def current() -> Mapping[str, str]:
     return os.environ
 
 
+def hugging_face_cache() -> Path:
+    """Where the Hugging Face libraries keep downloaded models (HF_HUB_CACHE, HF_HOME, else ~/.cache/huggingface)."""
+    if hub := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
+        return Path(hub).expanduser()
+    above = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(above).expanduser() / "hub"
+
+
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
     """What a training process learns about its job; all None or empty outside of one.

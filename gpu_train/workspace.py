@@ -11,6 +11,7 @@ from gpu_train.code import CodeVersions
 from gpu_train.config import Config
 from gpu_train.data_version import DataVersions
 from gpu_train.home import Home
+from gpu_train.model import Models
 from gpu_train.tables import Checkpoints, Events, Jobs, Metrics
 from gpu_train_cas import Store
 
@@ -28,6 +29,7 @@ class Workspace:
         self.events = Events(store.registry)
         self.code = CodeVersions(home, config, store)
         self.data = DataVersions(home, store, self.jobs)
+        self.models = Models(home, store)
 
     @classmethod
     def open(

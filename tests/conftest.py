@@ -5,13 +5,15 @@ Tests marked `long` run with `--long` only.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -22,6 +24,7 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 SESSION = "GPU_TRAIN_TEST_SESSION"  # inherited by every process that a test starts, however far it detaches
+SAFETENSORS = {"float32": "F32", "uint16": "BF16", "float16": "F16", "int64": "I64"}
 GRACE_S = 15  # for agents that are on their way out when the last test ends
 
 
@@ -47,6 +50,27 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "home"
     monkeypatch.setenv("GPU_TRAIN_HOME", str(path))
     return path
+
+
+def _safetensors(path: Path, arrays: Mapping[str, np.ndarray], note: str = "") -> None:
+    header: dict[str, object] = {"__metadata__": {"note": note}}
+    at = 0
+    for name, array in arrays.items():
+        end = at + array.nbytes
+        header[name] = {
+            "dtype": SAFETENSORS[str(array.dtype)], "shape": list(array.shape), "data_offsets": [at, end],
+        }  # fmt: skip
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(a.tobytes() for a in arrays.values()))
+
+
+@pytest.fixture
+def safetensors() -> Callable[..., None]:
+    """Writes arrays as a safetensors file, making its folder; arrays of uint16 stand for BF16."""
+    return _safetensors
 
 
 def processes(token: str) -> list[str]:

@@ -14,31 +14,39 @@ file's blocks, a *tree* a directory's entries; a *record* names a tree and keeps
 
 Modules, bottom up: errors, digest, filesystem, formats | codecs, chunking, tree | manifest, record, frame, pack,
 mapfile, registry, index | lease | packer, transaction, blocksource, reader | destination, ingest | restore | mark |
-affected | compaction, gc | check | repair, store.
+affected | compaction, gc | check | repair | stats, store.
 The formats on disk are specified in cas/spec/.
 """
 
+from gpu_train_cas.added import Added, ClassCost
 from gpu_train_cas.affected import Hit
 from gpu_train_cas.check import FrameDamage, PackDamage, VerifyReport
 from gpu_train_cas.codecs import Codec
 from gpu_train_cas.digest import Digest, Kind
 from gpu_train_cas.formats import Layout, Tensor
 from gpu_train_cas.gc import CollectReport
-from gpu_train_cas.ingest import Added, Exclude, StatCache, Writer
+from gpu_train_cas.ingest import Writer
 from gpu_train_cas.manifest import BlockRef, Manifest
+from gpu_train_cas.pairing import Bases
 from gpu_train_cas.progress import OnProgress, Progress
 from gpu_train_cas.reader import File, Reader
 from gpu_train_cas.record import Record
 from gpu_train_cas.registry import Registry, Row, Table, Txn
 from gpu_train_cas.repair import RepairReport, rebuild_registry
 from gpu_train_cas.restore import Restored
-from gpu_train_cas.store import Stats, Store
+from gpu_train_cas.stats import ClassStats, Share, Stats
+from gpu_train_cas.store import Store
+from gpu_train_cas.tensorclass import TensorClass
 from gpu_train_cas.transaction import Transaction
 from gpu_train_cas.tree import Entry, EntryKind, Tree
+from gpu_train_cas.walk import Exclude, StatCache
 
 __all__ = [
     "Added",
+    "Bases",
     "BlockRef",
+    "ClassCost",
+    "ClassStats",
     "Codec",
     "CollectReport",
     "Digest",
@@ -60,11 +68,13 @@ __all__ = [
     "RepairReport",
     "Restored",
     "Row",
+    "Share",
     "StatCache",
     "Stats",
     "Store",
     "Table",
     "Tensor",
+    "TensorClass",
     "Transaction",
     "Tree",
     "Txn",

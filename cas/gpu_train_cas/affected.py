@@ -9,7 +9,7 @@ from gpu_train_cas.digest import HOLE, Digest
 from gpu_train_cas.errors import UNREADABLE, NotFound
 from gpu_train_cas.index import Index
 from gpu_train_cas.reader import Reader
-from gpu_train_cas.registry import Registry, Row
+from gpu_train_cas.registry import Registry, Row, Txn
 from gpu_train_cas.tree import Entry, EntryKind
 
 _Parts = list[tuple[bytes, Digest, str]]
@@ -122,11 +122,23 @@ class AffectedWalk:
         parts: _Parts = []
         with self._registry.read() as txn:
             for digest in digests:
-                if digest in self._bad:
-                    parts += self._bad_part(digest)
-                elif digest != HOLE and not self._index.has(txn, digest):
-                    parts += self._lost(digest, NotFound("it is not in the store"))
+                if digest != HOLE:
+                    parts += self._block(txn, digest)
         return parts
+
+    def _block(self, txn: Txn, digest: Digest) -> _Parts:
+        """The damage of a block: its own, or else that of the first block found that it takes to decode it."""
+        left, seen = [digest], {digest}
+        while left:
+            at = left.pop()
+            if at in self._bad:
+                return self._bad_part(at)
+            location = self._index.get(txn, at)
+            if location is None:
+                return self._lost(at, NotFound("it is not in the store"))
+            left += [d for d in location.references if d not in seen]
+            seen |= set(location.references)
+        return []
 
     def _bad_part(self, digest: Digest) -> _Parts:
         return [(b"", digest, self._bad[digest])] if digest in self._bad else []

@@ -18,7 +18,7 @@ from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.compaction import PackUse, usage
 from gpu_train_cas.digest import Digest, Kind
 from gpu_train_cas.errors import Damaged, TooNew
-from gpu_train_cas.frame import HEADER_BYTES, open_frame
+from gpu_train_cas.frame import HEADER_BYTES, FetchBlock, open_frame
 from gpu_train_cas.index import Location
 from gpu_train_cas.ingest import Folders
 from gpu_train_cas.pack import PackReader, pack_path
@@ -139,6 +139,7 @@ class _Check:
         self._meter = meter
         self._ledger = registry.table(CHECKS)
         self._source = LocalPacks(registry, self._index, folders.packs)
+        self._reader = Reader([self._source], _CACHE_BYTES)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
         self._window = 2 * threads
         self._bad: dict[Digest, FrameDamage] = {}
@@ -181,16 +182,20 @@ class _Check:
 
     def records(self, records: Sequence[Digest]) -> None:
         """Read what these records need."""
-        walk = AffectedWalk(self._registry, self._index, Reader([self._source], _CACHE_BYTES), {}, collect=True)
+        walk = AffectedWalk(self._registry, self._index, self._reader, {}, collect=True)
         for digest, row in self._rows(records):
             list(walk.record(digest, row))
         by_pack: dict[int, Frames] = {}
         with self._registry.read() as txn:
             names = {number: name for number, name, _ in self._index.all_packs(txn)}
-            for digest in walk.needed or ():
+            left, seen = list(walk.needed or ()), walk.needed or set()
+            while left:
+                digest = left.pop()
                 location = self._index.get(txn, digest)
                 if location is not None:
                     by_pack.setdefault(location.pack, []).append((digest, location))
+                    left += [d for d in location.references if d not in seen]
+                    seen |= set(location.references)
         self._meter.progress.total_bytes = sum(
             HEADER_BYTES + location.stored_bytes for frames in by_pack.values() for _, location in frames
         )
@@ -253,7 +258,7 @@ class _Check:
             for run in _runs(sorted(frames, key=lambda frame: frame[1].offset)):
                 if len(waiting) >= self._window:
                     self._found(waiting.popleft().result())
-                waiting.append(self._pool.submit(_read, reader, name, run))
+                waiting.append(self._pool.submit(_read, reader, name, run, self._reader.block))
                 self._count(run)
             while waiting:
                 self._found(waiting.popleft().result())
@@ -319,7 +324,7 @@ class _Check:
         self._recall()
         self.report.frames_damaged = sorted(self._bad.values(), key=lambda damage: (damage.pack, damage.offset))
         bad = {digest: damage.reason for digest, damage in self._bad.items()}
-        walk = AffectedWalk(self._registry, self._index, Reader([self._source], _CACHE_BYTES), bad)
+        walk = AffectedWalk(self._registry, self._index, self._reader, bad)
         for digest, row in self._rows(records):
             self.report.hits += walk.record(digest, row)
             self.report.records += 1
@@ -361,15 +366,15 @@ def _runs(frames: Frames) -> Iterator[Frames]:
         yield run
 
 
-def _read(reader: PackReader, name: Digest, frames: Frames) -> list[FrameDamage]:
-    """Read frames and prove each; those that fail."""
+def _read(reader: PackReader, name: Digest, frames: Frames, blocks: FetchBlock) -> list[FrameDamage]:
+    """Read frames and prove each; those that fail. A delta fails when what it needs does."""
     bad = []
     for digest, location in frames:
         try:
             header, payload = reader.frame(location.offset, location.stored_bytes)
             if (header.digest, header.kind) != (digest, location.kind):
                 raise Damaged("another frame lies where the registry points")
-            open_frame(header, payload)
+            open_frame(header, payload, blocks)
         except (OSError, Damaged, TooNew) as e:
             bad.append(FrameDamage(digest, location.kind, name, location.offset, _said(e)))
     return bad

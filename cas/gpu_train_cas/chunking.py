@@ -146,10 +146,10 @@ def blocks(
         for start, end, is_hole in _parted(extent, holes):
             if is_hole:
                 yield Span(start, end, "", None)
-            elif extent.tensor is not None:
+            elif extent.dtype or extent.tensor is not None:
                 yield from _steps(source, extent, start, end)
             else:
-                yield from _cut(source, extent, start, end, window_bytes)
+                yield from _cut(source, start, end, window_bytes)
 
 
 def _parted(extent: Extent, holes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, bool]]:
@@ -169,31 +169,32 @@ def _parted(extent: Extent, holes: Sequence[tuple[int, int]]) -> Iterator[tuple[
 
 
 def _steps(source: Source, extent: Extent, start: int, end: int) -> Iterator[Span]:
-    """Blocks of a tensor: they end at multiples of BLOCK_BYTES from the tensor's own start."""
+    """Blocks of elements: they end at multiples of BLOCK_BYTES from the extent's own start.
+
+    Numbers that are trained change all over, so that cuts by content would find nothing again; and a delta needs
+    a base with the same cuts.
+    """
     while start < end:
         stop = min(end, start + BLOCK_BYTES - (start - extent.start) % BLOCK_BYTES)
         yield Span(start, stop, extent.dtype, memoryview(_read(source, start, stop)))
         start = stop
 
 
-def _cut(source: Source, extent: Extent, start: int, end: int, window_bytes: int) -> Iterator[Span]:
-    """Blocks of opaque bytes, cut by content; in an extent with a type always between two elements.
+def _cut(source: Source, start: int, end: int, window_bytes: int) -> Iterator[Span]:
+    """Blocks of opaque bytes, cut by content.
 
     Every cut is looked for with BLOCK_BYTES (or all that is left) in view, so it depends on nothing else.
     """
     if end - start <= _fastcdc.min_size:
-        yield Span(start, end, extent.dtype, memoryview(_read(source, start, end)))
+        yield Span(start, end, "", memoryview(_read(source, start, end)))
         return
-    item = ITEM_BYTES.get(extent.dtype, 1)
     view = memoryview(b"")
     while start < end:
         if len(view) < min(BLOCK_BYTES, end - start):
             view = memoryview(_read(source, start, min(end, start + window_bytes)))
         stop = start + next(iter(_fastcdc.cut_buf(view))).length
-        if stop < end:
-            stop -= (stop - extent.start) % item
         # a copy, since a view of a few KiB would keep the whole window in memory
-        yield Span(start, stop, extent.dtype, memoryview(bytes(view[: stop - start])))
+        yield Span(start, stop, "", memoryview(bytes(view[: stop - start])))
         view = view[stop - start :]
         start = stop
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.codecs import Encoded
 from gpu_train_cas.digest import DIGEST_BYTES, Digest
 from gpu_train_cas.errors import Damaged, GpuTrainError, TooNew, mapped_os_errors
 from gpu_train_cas.filesystem import remove_if_there, size_if_there
-from gpu_train_cas.frame import HEADER_BYTES, open_frame
+from gpu_train_cas.frame import open_frame
 from gpu_train_cas.index import Index, Location
 from gpu_train_cas.pack import (
-    ENTRY_BYTES,
     FRAME_LESS_BYTES,
     PACK_BYTES,
     SUFFIX,
@@ -24,6 +24,7 @@ from gpu_train_cas.pack import (
     pack_path,
 )
 from gpu_train_cas.packer import Packer
+from gpu_train_cas.reader import Reader
 from gpu_train_cas.registry import Registry, Txn
 
 DEAD_SHARE = 0.25
@@ -32,6 +33,7 @@ and at most a third more than what is needed stays on the disk. (borg rewrites f
 bytes to free one.)"""
 
 SMALL_PACK_BYTES = 4 << 20
+_CACHE_BYTES = 64 << 20
 MANY_SMALL_PACKS = 32
 """Small packs are merged once there are so many: each commit of a job's row leaves one of a few hundred bytes."""
 
@@ -62,18 +64,13 @@ class PackUse:
         return self.dead_bytes >= DEAD_SHARE * self.size_bytes
 
 
-def frame_bytes(location: Location) -> int:
-    """What a frame takes in a pack: header, payload, index entry."""
-    return HEADER_BYTES + location.stored_bytes + ENTRY_BYTES
-
-
 def usage(txn: Txn, index: Index, live: Iterable[Location]) -> dict[int, PackUse]:
     """The use of every pack, given where all live frames are."""
     frames: dict[int, int] = {}
     sizes: dict[int, int] = {}
     for location in live:
         frames[location.pack] = frames.get(location.pack, 0) + 1
-        sizes[location.pack] = sizes.get(location.pack, FRAME_LESS_BYTES) + frame_bytes(location)
+        sizes[location.pack] = sizes.get(location.pack, FRAME_LESS_BYTES) + location.frame_bytes
     return {
         number: PackUse(number, name, size, frames.get(number, 0), sizes.get(number, 0))
         for number, name, size in index.all_packs(txn)
@@ -125,12 +122,18 @@ class Compaction:
         Raises:
             StorageFull: when there is no room for the copies; groups finished before stay done.
         """
-        for group in self._groups(chosen):
-            moved = {pack: found for pack in group if (found := self._copy(pack)) is not None}
-            self._packer.sync()
-            with self._registry.write() as txn:
-                self._switch(txn, moved)
-            remove_orphans(self._registry, self._index, self._packs)
+        source = LocalPacks(self._registry, self._index, self._packs)
+        self._blocks = Reader([source], _CACHE_BYTES).block
+        try:
+            for group in self._groups(chosen):
+                moved = {pack: found for pack in group if (found := self._copy(pack)) is not None}
+                self._packer.sync()
+                with self._registry.write() as txn:
+                    self._switch(txn, moved)
+                source.close()  # it may hold packs open that are about to go
+                remove_orphans(self._registry, self._index, self._packs)
+        finally:
+            source.close()
         return self.done
 
     def _groups(self, chosen: list[PackUse]) -> Iterator[list[PackUse]]:
@@ -173,11 +176,13 @@ class Compaction:
             header, payload = reader.frame(entry.offset, entry.header.stored_bytes)
             if header != entry.header:
                 raise Damaged(f"at {entry.offset}: another frame than the index says")
-            open_frame(header, payload)
+            open_frame(header, payload, self._blocks)
         except Damaged as e:
             self._keep(pack, str(e))
             return
-        self._packer.add(header.kind, header.digest, header.length, Encoded(header.codec, payload), header.base)
+        self._packer.add(
+            header.kind, header.digest, header.length, Encoded(header.codec, payload), header.base, header.sibling
+        )
         self.done.moved_bytes += header.stored_bytes
 
     def _keep(self, pack: PackUse, reason: str) -> None:

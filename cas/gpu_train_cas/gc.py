@@ -163,13 +163,13 @@ class _Survey:
         return sound
 
     def _mark_bases(self, txn: Txn) -> None:
-        """Mark the bases of marked deltas, and theirs."""
+        """Mark what marked deltas need to be decoded, and what that needs."""
         found = True
         while found:
             found = False
             for batch in _batches(self._index.scan(txn), BATCH):
                 alive = self._marks.has([digest for digest, _ in batch])
-                bases = {loc.base for (_, loc), is_alive in zip(batch, alive, strict=True) if is_alive and loc.base}
+                bases = {d for (_, loc), is_alive in zip(batch, alive, strict=True) if is_alive for d in loc.references}
                 for base, known in zip(bases, self._marks.has(list(bases)), strict=True):
                     if not known:
                         self._marks.add_all(base)
@@ -317,8 +317,8 @@ class _Collection(_Survey):
             while news:
                 for digest in news:
                     location = self._index.find(txn, digest)
-                    if location is not None and location.base is not None:
-                        self._marks.add_all(location.base)
+                    if location is not None and location.references:
+                        self._marks.add_all(b"".join(location.references))
                 news = self._marks.fresh()
             return True
         finally:

@@ -9,7 +9,8 @@ from typing import Self
 
 from gpu_train_cas.codecs import Codec
 from gpu_train_cas.digest import DIGEST_BYTES, Digest, Kind
-from gpu_train_cas.pack import PackEntry, SealedPack
+from gpu_train_cas.frame import HEADER_BYTES, NO_DIGEST
+from gpu_train_cas.pack import ENTRY_BYTES, PackEntry, SealedPack
 from gpu_train_cas.registry import Registry, Txn
 
 _VALUE = struct.Struct("<IQIIBB")
@@ -28,6 +29,7 @@ class Location:
         stored_bytes: payload bytes.
         length: original bytes.
         base: the block a delta is taken against.
+        sibling: the block beside it that helps to decode it.
     """
 
     pack: int
@@ -37,24 +39,40 @@ class Location:
     codec: Codec
     kind: Kind
     base: Digest | None = None
+    sibling: Digest | None = None
+
+    @property
+    def references(self) -> tuple[Digest, ...]:
+        """The blocks that it takes to decode this one."""
+        return tuple(d for d in (self.base, self.sibling) if d is not None)
+
+    @property
+    def frame_bytes(self) -> int:
+        """What its frame takes in a pack: header, payload and index entry."""
+        return HEADER_BYTES + self.stored_bytes + ENTRY_BYTES + (2 * DIGEST_BYTES if self.sibling else 0)
 
     def encode(self) -> bytes:
         """The value of the tables `blocks` and `dead`."""
         bare = _VALUE.pack(self.pack, self.offset, self.stored_bytes, self.length, self.codec, self.kind)
+        if self.sibling is not None:
+            return bare + (self.base or NO_DIGEST) + self.sibling
         return bare + (self.base or b"")
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
         """Read a value back."""
         pack, offset, stored, length, codec, kind = _VALUE.unpack_from(value)
-        base = Digest(value[_BARE : _BARE + DIGEST_BYTES]) if len(value) > _BARE else None
-        return cls(pack, offset, stored, length, Codec(codec), Kind(kind), base)
+        base, sibling = value[_BARE : _BARE + DIGEST_BYTES], value[_BARE + DIGEST_BYTES :]
+        return cls(
+            pack, offset, stored, length, Codec(codec), Kind(kind),
+            Digest(base) if base and base != NO_DIGEST else None, Digest(sibling) if sibling else None,
+        )  # fmt: skip
 
     @classmethod
     def of(cls, pack: int, entry: PackEntry) -> Self:
         """The location of a pack's entry."""
         h = entry.header
-        return cls(pack, entry.offset, h.stored_bytes, h.length, h.codec, h.kind, h.base)
+        return cls(pack, entry.offset, h.stored_bytes, h.length, h.codec, h.kind, h.base, h.sibling)
 
 
 class Index:
@@ -78,8 +96,21 @@ class Index:
         return self.blocks.get_bytes(txn, digest) is not None
 
     def usable(self, txn: Txn, digest: Digest) -> bool:
-        """Whether a block or object is live and not known to be damaged: if not, a writer stores it anew."""
-        return self.has(txn, digest) and self.damaged.get_bytes(txn, digest) is None
+        """Whether a block or object is live, not known to be damaged, and so is all that it takes to decode it.
+
+        If not, a writer stores it anew.
+        """
+        seen: set[Digest] = set()
+        left = [digest]
+        while left:
+            at = left.pop()
+            value = self.blocks.get_bytes(txn, at)
+            if value is None or self.damaged.get_bytes(txn, at) is not None:
+                return False
+            if len(value) > _BARE:
+                seen.add(at)
+                left += [d for d in Location.decode(value).references if d not in seen]
+        return True
 
     def find(self, txn: Txn, digest: Digest) -> Location | None:
         """Where a block or object is, live or tombstoned."""
@@ -93,13 +124,21 @@ class Index:
         self.damaged.delete(txn, digest)
 
     def revive(self, txn: Txn, digest: Digest) -> bool:
-        """Make sure that something found usable earlier still is, lifting a tombstone set meanwhile."""
-        if self.has(txn, digest):
-            return self.usable(txn, digest)
-        value = self.dead.get_bytes(txn, digest)
-        if value is None or self.damaged.get_bytes(txn, digest) is not None:
-            return False
-        self.put(txn, digest, Location.decode(value))
+        """Make sure that something found usable earlier still is, lifting tombstones set meanwhile.
+
+        Those of the blocks that it takes to decode it are lifted too.
+        """
+        seen: set[Digest] = set()
+        left = [digest]
+        while left:
+            at = left.pop()
+            location = self.find(txn, at)
+            if location is None or self.damaged.get_bytes(txn, at) is not None:
+                return False
+            if not self.has(txn, at):
+                self.put(txn, at, location)
+            seen.add(at)
+            left += [d for d in location.references if d not in seen]
         return True
 
     def bury(self, txn: Txn, digest: Digest) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from blake3 import blake3
 
@@ -16,7 +16,7 @@ from gpu_train_cas.codecs import Codec, Encoded
 from gpu_train_cas.digest import DIGEST_BYTES, Digest, Kind
 from gpu_train_cas.errors import Damaged, TooNew, mapped_os_errors
 from gpu_train_cas.filesystem import remove_if_there, sync_directory
-from gpu_train_cas.frame import HEADER_BYTES, MAGIC, FrameHeader
+from gpu_train_cas.frame import HAS_SIBLING, HEADER_BYTES, MAGIC, NO_DIGEST, SIBLING_HEADER_BYTES, FrameHeader
 
 PACK_MAGIC = b"\x89GTPACK\n"
 FOOTER_MAGIC = b"GTPACKEND\n\x00\x00\x00\x00\x00\x00"
@@ -26,15 +26,14 @@ PACK_BYTES = 256 << 20
 
 SUFFIX = ".pack"
 _HEAD = struct.Struct("<8sII")
-_ENTRY = struct.Struct("<32s32sQIIBB6x")
+_ENTRY = struct.Struct("<32s32sQIIBBB5x")
 _FOOTER = struct.Struct("<QII32s16s")
 ENTRY_BYTES = _ENTRY.size
-"""What a frame takes in the index at the end."""
+"""What a frame takes in the index at the end; one that names a sibling takes a digest more."""
 
 FRAME_LESS_BYTES = _HEAD.size + _FOOTER.size
 """What a pack takes besides its frames and their index entries."""
 
-_NO_BASE = bytes(DIGEST_BYTES)
 _SYNC_STEP_BYTES = 32 << 20
 _SCAN_BYTES = 8 << 20
 
@@ -49,7 +48,7 @@ class PackEntry:
     @property
     def end(self) -> int:
         """Where the payload ends in the file."""
-        return self.offset + HEADER_BYTES + self.header.stored_bytes
+        return self.offset + self.header.size_bytes + self.header.stored_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +90,16 @@ class PackWriter:
             self.discard()
             raise
 
-    def add(self, kind: Kind, digest: Digest, length: int, encoded: Encoded, base: Digest | None = None) -> PackEntry:
+    def add(
+        self, kind: Kind, digest: Digest, length: int, encoded: Encoded, base: Digest | None = None,
+        sibling: Digest | None = None,
+    ) -> PackEntry:  # fmt: skip
         """Append a frame.
 
         Raises:
             StorageFull: when the disk is full; the pack must then be discarded.
         """
-        header = FrameHeader(kind, encoded.codec, digest, length, len(encoded.payload), base)
+        header = FrameHeader(kind, encoded.codec, digest, length, len(encoded.payload), base, sibling)
         entry = PackEntry(header, self.size_bytes)
         self._append(header.pack(), encoded.payload)
         self.entries.append(entry)
@@ -117,11 +119,12 @@ class PackWriter:
         """
         index = b"".join(
             _ENTRY.pack(
-                e.header.digest, e.header.base or _NO_BASE, e.offset, e.header.stored_bytes, e.header.length,
-                e.header.kind, e.header.codec,
+                e.header.digest, e.header.base or NO_DIGEST, e.offset, e.header.stored_bytes, e.header.length,
+                e.header.kind, e.header.codec, HAS_SIBLING if e.header.sibling else 0,
             )
             for e in self.entries
         )  # fmt: skip
+        index += b"".join(e.header.sibling for e in self.entries if e.header.sibling)
         footer = _FOOTER.pack(self.size_bytes, len(self.entries), 0, blake3(index).digest(), FOOTER_MAGIC)
         self._append(index, footer)
         with mapped_os_errors(f"writing {self.path}"):
@@ -208,11 +211,11 @@ class PackReader:
         Raises:
             Damaged: when no such frame starts there.
         """
-        data = memoryview(os.pread(self._fd, HEADER_BYTES + stored_bytes, offset))
+        data = memoryview(os.pread(self._fd, SIBLING_HEADER_BYTES + stored_bytes, offset))
         header = FrameHeader.unpack(data)
         if header.stored_bytes != stored_bytes:
             raise Damaged(f"{self.path.name} at {offset}: a frame of another length than the index says")
-        return header, data[HEADER_BYTES:]
+        return header, data[header.size_bytes : header.size_bytes + stored_bytes]
 
     def index(self) -> list[PackEntry]:
         """The entries of the pack's own index, in file order.
@@ -230,16 +233,23 @@ class PackReader:
         if len(tail) < _FOOTER.size or tail[-len(FOOTER_MAGIC) :] != FOOTER_MAGIC:
             raise Damaged(f"{self.path} has no index at its end; `gpu-train repair` can scan it")
         start, count, _, digest, _ = _FOOTER.unpack(tail)
-        index = self.pread(count * _ENTRY.size, start)
-        if start + len(index) + _FOOTER.size != self.size_bytes or blake3(index).digest() != digest:
+        length = self.size_bytes - _FOOTER.size - start
+        index = self.pread(max(0, length), start)
+        if length < count * _ENTRY.size or len(index) != length or blake3(index).digest() != digest:
             raise Damaged(f"{self.path}: the index fails its digest; `gpu-train repair` can scan it")
-        return [self._entry(*_ENTRY.unpack_from(index, i * _ENTRY.size)) for i in range(count)]
+        rows = [_ENTRY.unpack_from(index, i * _ENTRY.size) for i in range(count)]
+        siblings = index[count * _ENTRY.size :]
+        if len(siblings) != DIGEST_BYTES * sum(row[-1] & HAS_SIBLING for row in rows):
+            raise Damaged(f"{self.path}: the index does not have the length that its entries say")
+        left = (Digest(siblings[i : i + DIGEST_BYTES]) for i in range(0, len(siblings), DIGEST_BYTES))
+        return [self._entry(row, next(left) if row[-1] & HAS_SIBLING else None) for row in rows]
 
     @staticmethod
-    def _entry(digest: bytes, base: bytes, offset: int, stored: int, length: int, kind: int, codec: int) -> PackEntry:
-        known = None if base == _NO_BASE else Digest(base)
+    def _entry(row: tuple[Any, ...], sibling: Digest | None) -> PackEntry:
+        digest, base, offset, stored, length, kind, codec, _ = row
+        known = None if base == NO_DIGEST else Digest(base)
         try:
-            header = FrameHeader(Kind(kind), Codec(codec), Digest(digest), length, stored, known)
+            header = FrameHeader(Kind(kind), Codec(codec), Digest(digest), length, stored, known, sibling)
         except ValueError as e:
             raise TooNew(f"a frame of a kind or codec not known here ({e}); install a newer gpu-train") from e
         return PackEntry(header, offset)
@@ -249,7 +259,7 @@ class PackReader:
         offset = 0
         while offset + HEADER_BYTES <= self.size_bytes:
             try:
-                header = FrameHeader.unpack(self.pread(HEADER_BYTES, offset))
+                header = FrameHeader.unpack(self.pread(SIBLING_HEADER_BYTES, offset))
             except (Damaged, TooNew):
                 offset = self._next_magic(offset + 1)
                 continue

@@ -25,7 +25,10 @@ class Packer:
         self._sealed: list[SealedPack] = []
         self._count = 0
 
-    def add(self, kind: Kind, digest: Digest, length: int, encoded: Encoded, base: Digest | None = None) -> None:
+    def add(
+        self, kind: Kind, digest: Digest, length: int, encoded: Encoded, base: Digest | None = None,
+        sibling: Digest | None = None,
+    ) -> None:  # fmt: skip
         """Append a frame to the pack at hand.
 
         Raises:
@@ -37,7 +40,7 @@ class Packer:
         if self._current is None:
             self._count += 1
             self._current = PackWriter(self._tmp / f"{self._lease_id}.{self._count}{TEMPORARY}")
-        self._current.add(kind, digest, length, encoded, base)
+        self._current.add(kind, digest, length, encoded, base, sibling)
 
     def sync(self) -> None:
         """Push the bulk to the disk; called before the write transaction that `publish` runs in."""

@@ -6,32 +6,47 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from gpu_train_cas.blocksource import BlockSource
-from gpu_train_cas.digest import HOLE, Digest, Kind
+from gpu_train_cas.digest import HOLE, Digest, Kind, digest_of
 from gpu_train_cas.errors import Damaged, NotFound
-from gpu_train_cas.frame import open_frame
+from gpu_train_cas.frame import FrameHeader, open_frame
 from gpu_train_cas.manifest import Manifest
 from gpu_train_cas.record import Record
 from gpu_train_cas.tree import Entry, EntryKind, Tree
 
 CACHE_BYTES = 256 << 20
+MAX_CHAIN = 32
+"""Deltas that need each other, one after another: a block that is farther from one that stands alone is refused.
+Writers stay far below (deltas.MAX_DEPTH); packs from elsewhere may say anything."""
+
+
+@dataclass(slots=True)
+class _Decoded:
+    """The bytes of a block or object, and whether they were compared with its name."""
+
+    data: bytes | memoryview
+    proven: bool
 
 
 class Reader:
     """Decodes blocks and objects from an ordered list of sources.
 
-    Every block is checked against its BLAKE3 name when it is decoded, so what comes out is what went in or
-    an error. Decoded bytes are kept in one bounded cache shared by all threads; threads that want the same
-    block at the same time decode it once. No lock is held while reading or decoding.
+    Every block is checked against its BLAKE3 name before it is handed out, so what comes out is what went in
+    or an error. Decoded bytes are kept in one bounded cache shared by all threads; threads that want the same
+    block at the same time decode it once. The blocks that a delta needs are read the same way and always
+    kept, but proven only when somebody asks for them: the delta's own name proves what it was decoded
+    with. No lock is held while reading or decoding.
     """
 
     def __init__(self, sources: Sequence[BlockSource], cache_bytes: int = CACHE_BYTES) -> None:
         self._sources = list(sources)
         self._cache_bytes = cache_bytes
-        self._cache: OrderedDict[Digest, bytes | memoryview] = OrderedDict()
+        self._cache: OrderedDict[Digest, _Decoded] = OrderedDict()
         self._cached = 0
-        self._busy: dict[Digest, Future[bytes | memoryview]] = {}
+        self._busy: dict[Digest, Future[_Decoded]] = {}
+        self._needs: dict[Digest, Digest] = {}  # block that is being decoded -> block that its thread waits for
         self._lock = threading.Lock()
 
     def block(self, digest: Digest, *, keep: bool = True) -> bytes | memoryview:
@@ -41,7 +56,7 @@ class Reader:
             NotFound: when no source has it.
             Damaged: when none has it whole.
         """
-        return self._get(digest, Kind.BLOCK, keep)
+        return self._proven(digest, Kind.BLOCK, keep)
 
     def object(self, digest: Digest, kind: Kind) -> bytes:
         """The bytes of a manifest, tree, record or row.
@@ -49,7 +64,7 @@ class Reader:
         Raises:
             NotFound, Damaged: as for `block`.
         """
-        return bytes(self._get(digest, kind, True))
+        return bytes(self._proven(digest, kind, True))
 
     def tree(self, digest: Digest) -> Tree:
         """A directory."""
@@ -105,12 +120,26 @@ class Reader:
             entry = found
         return entry
 
-    def _get(self, digest: Digest, kind: Kind, keep: bool) -> bytes | memoryview:
+    def _proven(self, digest: Digest, kind: Kind, keep: bool, above: int = 0) -> bytes | memoryview:
+        """A block or object that has the bytes that its name says."""
+        decoded = self._get(digest, kind, keep, above)
+        if not decoded.proven:  # it was decoded for the sake of a delta
+            if digest_of(decoded.data, kind) != digest:
+                self._forget(digest)
+                return self._decode(digest, kind, above, strict=True).data
+            decoded.proven = True
+        return decoded.data
+
+    def _unproven(self, digest: Digest, kind: Kind, keep: bool, above: int) -> bytes | memoryview:
+        return self._get(digest, kind, keep, above).data
+
+    def _get(self, digest: Digest, kind: Kind, keep: bool, above: int) -> _Decoded:
+        """A block or object; `above` counts the deltas that are being decoded and need it."""
         with self._lock:
-            data = self._cache.get(digest)
-            if data is not None:
+            decoded = self._cache.get(digest)
+            if decoded is not None:
                 self._cache.move_to_end(digest)
-                return data
+                return decoded
             future = self._busy.get(digest)
             mine = future is None
             if future is None:
@@ -118,26 +147,32 @@ class Reader:
         if not mine:
             return future.result()
         try:
-            data = self._decode(digest, kind)
+            decoded = self._decode(digest, kind, above)
         except BaseException as e:
             self._finish(digest)
             future.set_exception(e)
             raise
-        self._finish(digest, data if keep else None)
-        future.set_result(data)
-        return data
+        self._finish(digest, decoded if keep else None)
+        future.set_result(decoded)
+        return decoded
 
-    def _finish(self, digest: Digest, data: bytes | memoryview | None = None) -> None:
+    def _finish(self, digest: Digest, decoded: _Decoded | None = None) -> None:
         with self._lock:
             del self._busy[digest]
-            if data is None or digest in self._cache:
+            if decoded is None or digest in self._cache:
                 return
-            self._cache[digest] = data
-            self._cached += len(data)
+            self._cache[digest] = decoded
+            self._cached += len(decoded.data)
             while self._cached > self._cache_bytes and len(self._cache) > 1:
-                self._cached -= len(self._cache.popitem(last=False)[1])
+                self._cached -= len(self._cache.popitem(last=False)[1].data)
 
-    def _decode(self, digest: Digest, kind: Kind) -> bytes | memoryview:
+    def _forget(self, digest: Digest) -> None:
+        with self._lock:
+            decoded = self._cache.pop(digest, None)
+            self._cached -= len(decoded.data) if decoded is not None else 0
+
+    def _decode(self, digest: Digest, kind: Kind, above: int, *, strict: bool = False) -> _Decoded:
+        """Read and decode from the first source that gives it whole; `strict` proves all that it takes on the way."""
         broken: Damaged | None = None
         for source in self._sources:
             try:
@@ -147,12 +182,47 @@ class Reader:
                 header, payload = found
                 if (header.digest, header.kind) != (digest, kind):
                     raise Damaged(f"{digest.hex()[:16]}: a source gave another frame")
-                return open_frame(header, payload)
+                return self._opened(header, payload, above, strict)
             except Damaged as e:
                 broken = e
         if broken is not None:
             raise broken
         raise NotFound(f"{kind.name.lower()} {digest.hex()[:16]} is not in the store; run `gpu-train verify`")
+
+    def _opened(self, header: FrameHeader, payload: memoryview, above: int, strict: bool) -> _Decoded:
+        def needed(other: Digest) -> bytes | memoryview:
+            return self._needed(header.digest, other, above + 1, strict)
+
+        prove = strict or above == 0
+        try:
+            return _Decoded(open_frame(header, payload, needed, prove=prove), prove)
+        except Damaged:
+            if strict or above or not header.references:
+                raise
+        # Perhaps not this frame is broken but one that it needs, of which another source may have a better copy.
+        return self._opened(header, payload, above, strict=True)
+
+    def _needed(self, digest: Digest, other: Digest, above: int, strict: bool) -> bytes | memoryview:
+        """The block that the one being decoded needs.
+
+        Threads wait for each other's blocks, so a circle (which only a hostile pack can hold) is looked for
+        before: from the block that is needed along what each one that is being decoded waits for.
+        """
+        if above > MAX_CHAIN:
+            raise Damaged(f"{digest.hex()[:16]} takes more than {MAX_CHAIN} deltas to decode")
+        with self._lock:
+            at: Digest | None = other
+            while at is not None and at != digest:
+                at = self._needs.get(at)
+            if at == digest:
+                raise Damaged(f"{digest.hex()[:16]} needs itself to be decoded")
+            self._needs[digest] = other
+        try:
+            get = self._proven if strict else self._unproven
+            return get(other, Kind.BLOCK, True, above)
+        finally:
+            with self._lock:
+                del self._needs[digest]
 
 
 class File:

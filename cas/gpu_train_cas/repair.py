@@ -20,7 +20,8 @@ from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.digest import DIGEST_BYTES, Digest, Kind
 from gpu_train_cas.errors import Busy, Damaged, NotFound, TooNew, mapped_os_errors
 from gpu_train_cas.filesystem import remove_tree, sync_directory
-from gpu_train_cas.frame import open_frame
+from gpu_train_cas.frame import FetchBlock, no_blocks, open_frame
+from gpu_train_cas.index import Location
 from gpu_train_cas.ingest import Folders
 from gpu_train_cas.lease import leases
 from gpu_train_cas.pack import SUFFIX, PackEntry, PackReader, SealedPack
@@ -179,6 +180,7 @@ class _Rebuild:
         self._meter = meter
         self._records: list[Digest] = []
         self._rows: dict[tuple[str, bytes], _Winner] = {}
+        self._deltas: list[tuple[Path, PackEntry]] = []
         self.report = RepairReport()
 
     def run(self, files: list[Path]) -> RepairReport:
@@ -192,6 +194,7 @@ class _Rebuild:
                 with self._registry.write() as txn:
                     for sealed in read:
                         self._tables.index.add_pack(txn, sealed)
+            self._enter_deltas()
             self._enter_meaning()
             with self._registry.read() as txn:
                 self.report.frames = self._tables.index.blocks.count(txn)
@@ -208,7 +211,11 @@ class _Rebuild:
         size = path.stat().st_size
         try:
             with PackReader(path) as reader:
-                entries = [entry for entry in self._listed(path, reader) if self._good(path, reader, entry)]
+                for entry in self._listed(path, reader):
+                    if entry.header.references and entry.header.kind is Kind.BLOCK:
+                        self._deltas.append((path, entry))
+                    elif self._good(path, reader, entry):
+                        entries.append(entry)
         except OSError as e:  # it is entered all the same: a pack without an entry would be taken for an orphan
             self.report.problems.append(f"pack {path.stem[:16]} cannot be read: {e.strerror}")
         self._meter.progress.done_bytes += size
@@ -223,7 +230,53 @@ class _Rebuild:
             self.report.problems.append(f"pack {path.stem[:16]} was searched for frames: {e}")
             return list(reader.scan())
 
-    def _good(self, path: Path, reader: PackReader, entry: PackEntry) -> bool:
+    def _enter_deltas(self) -> None:
+        """Enter deltas once all is entered that they need, so that of several frames of one block none is chosen
+        that would need itself."""
+        packs = LocalPacks(self._registry, self._tables.index, self._folders.packs)
+        blocks = Reader([packs]).block
+        try:
+            while self._deltas:
+                ready, left = self._parted()
+                if not ready:
+                    break
+                good = [(path, entry) for path, entry in ready if self._good_delta(path, entry, blocks)]
+                with self._registry.write() as txn:
+                    for path, entry in good:
+                        number = self._tables.index.pack_number(txn, Digest(bytes.fromhex(path.stem)))
+                        if number is not None and not self._tables.index.has(txn, entry.header.digest):
+                            self._tables.index.put(txn, entry.header.digest, Location.of(number, entry))
+                self._deltas = left
+        finally:
+            packs.close()
+        self.report.problems += [
+            f"pack {path.stem[:16]} at {entry.offset}, block {entry.header.digest.hex()[:16]}: a delta that needs a "
+            "block which is in no pack"
+            for path, entry in self._deltas
+        ]
+
+    def _parted(self) -> tuple[list[tuple[Path, PackEntry]], list[tuple[Path, PackEntry]]]:
+        """The deltas that can be entered now, and those that still need something; none for blocks that are there."""
+        ready: list[tuple[Path, PackEntry]] = []
+        left: list[tuple[Path, PackEntry]] = []
+        with self._registry.read() as txn:
+            for path, entry in self._deltas:
+                if not self._tables.index.has(txn, entry.header.digest):
+                    there = all(self._tables.index.has(txn, d) for d in entry.header.references)
+                    (ready if there else left).append((path, entry))
+        return ready, left
+
+    def _good_delta(self, path: Path, entry: PackEntry, blocks: FetchBlock) -> bool:
+        if not self._check:
+            return True
+        try:
+            with PackReader(path) as reader:
+                return self._good(path, reader, entry, blocks)
+        except OSError as e:
+            self.report.problems.append(f"pack {path.stem[:16]} cannot be read: {e.strerror}")
+            return False
+
+    def _good(self, path: Path, reader: PackReader, entry: PackEntry, blocks: FetchBlock = no_blocks) -> bool:
         """Whether a frame is what it says, as far as that is asked for; takes note of records and rows."""
         kind = entry.header.kind
         if kind is Kind.BLOCK and not self._check:
@@ -232,7 +285,7 @@ class _Rebuild:
             header, payload = reader.frame(entry.offset, entry.header.stored_bytes)
             if header != entry.header:
                 raise Damaged("another frame than the pack's index says")
-            data = open_frame(header, payload)
+            data = open_frame(header, payload, blocks)
             if kind is Kind.ROW:
                 self._consider(header.digest, decode_row_frame(data))
         except (OSError, Damaged, TooNew) as e:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.check import VerifyReport, verify
-from gpu_train_cas.codecs import Codec
-from gpu_train_cas.digest import Digest, Kind
+from gpu_train_cas.digest import Digest
 from gpu_train_cas.errors import Damaged, NotFound, mapped_os_errors
 from gpu_train_cas.filesystem import size_if_there
 from gpu_train_cas.gc import TRASH_DAYS, CollectReport, collect
-from gpu_train_cas.index import Location
 from gpu_train_cas.ingest import Folders, Writer
 from gpu_train_cas.lease import Lease
 from gpu_train_cas.packer import Packer
@@ -25,27 +22,12 @@ from gpu_train_cas.reader import Reader
 from gpu_train_cas.record import Record
 from gpu_train_cas.registry import Registry
 from gpu_train_cas.restore import Restored, restore
+from gpu_train_cas.stats import Stats, stats_of
 from gpu_train_cas.transaction import Tables, Transaction, commit_packs
-from gpu_train_cas.tree import Entry, EntryKind
+from gpu_train_cas.tree import Entry
 
-
-@dataclass(slots=True)
-class Stats:
-    """What the store or some of its records take.
-
-    Attributes:
-        records: how many were counted.
-        original_bytes: the files of all of them, each counted in full.
-        unique_bytes: original bytes of the different blocks among them.
-        stored_bytes: what these blocks and the objects that describe them take as frames.
-        by_codec: per codec, blocks, original bytes and stored bytes.
-    """
-
-    records: int = 0
-    original_bytes: int = 0
-    unique_bytes: int = 0
-    stored_bytes: int = 0
-    by_codec: dict[Codec, tuple[int, int, int]] = field(default_factory=dict)
+WRITER_CACHE_BYTES = 32 << 20
+"""A writer reads each base once, so that keeping many would help nobody."""
 
 
 class Store:
@@ -100,7 +82,8 @@ class Store:
 
     def writer(self, purpose: str, *, threads: int | None = None) -> Writer:
         """A writer that brings files in; `purpose` is what others are told while it runs."""
-        return Writer(self.registry, self.tables, self.reader, self.folders, purpose, threads)
+        reader = Reader([self.packs], WRITER_CACHE_BYTES)
+        return Writer(self.registry, self.tables, reader, self.folders, purpose, threads)
 
     @contextmanager
     def transaction(self, purpose: str = "commit") -> Iterator[Transaction]:
@@ -191,34 +174,7 @@ class Store:
         """What the given record roots take, or all records that are not in the trash."""
         if roots is None:
             roots = [record.root for _, record in self.records()]
-        stats = Stats(records=len(roots), original_bytes=sum(root.size_bytes for root in roots))
-        seen: set[Digest] = set()
-        with self.registry.read() as txn:
-            for root in roots:
-                for digest in self.reachable(root, seen):
-                    location = self.tables.index.get(txn, digest)
-                    if location is not None:
-                        _count(stats, location)
-        return stats
-
-    def reachable(self, root: Entry, seen: set[Digest]) -> Iterator[Digest]:
-        """Every block and object that a directory needs and that is not in `seen` yet, which grows by them."""
-        stack = [root]
-        while stack:
-            entry = stack.pop()
-            if entry.kind is EntryKind.SYMLINK or (entry.kind is EntryKind.FILE and entry.size_bytes == 0):
-                continue
-            name = entry.manifest or entry.digest
-            if name in seen:
-                continue
-            seen.add(name)
-            yield name
-            if entry.kind is EntryKind.DIRECTORY:
-                stack.extend(self.reader.tree(entry.digest).entries)
-            elif entry.manifest is not None:
-                fresh = self.reader.manifest(entry).stored_digests() - seen
-                seen |= fresh
-                yield from fresh
+        return stats_of(self.registry, self.tables.index, self.reader, roots)
 
 
 def _refuse_lost_registry(root: Path, folders: Folders) -> None:
@@ -231,13 +187,3 @@ def _refuse_lost_registry(root: Path, folders: Folders) -> None:
 def folders_of(root: Path) -> Folders:
     """Where the store of a home keeps its files."""
     return Folders(root / "store" / "packs", root / "store" / "tmp", root / "store" / "leases")
-
-
-def _count(stats: Stats, location: Location) -> None:
-    stats.stored_bytes += location.stored_bytes
-    if location.kind is Kind.BLOCK:
-        stats.unique_bytes += location.length
-        blocks, original, stored = stats.by_codec.get(location.codec, (0, 0, 0))
-        stats.by_codec[location.codec] = (
-            blocks + 1, original + location.length, stored + location.stored_bytes,
-        )  # fmt: skip

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+import time
 from pathlib import Path
 
 import click
 
+from gpu_train_cas import Bases, Entry, Record, Store
 from gpu_train_cas.digest import FileHasher
 from gpu_train_cas.errors import NotFound
 from gpu_train_cas.formats import FileSource, parse
@@ -13,6 +17,7 @@ from gpu_train_cas.pack import PackReader
 from gpu_train_cli.command import Group
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Column, Listing, Output, reading
+from gpu_train_cli.progress import progress
 from gpu_train_cli.text import as_json, moment, printable, size
 
 READ_BYTES = 8 << 20
@@ -40,6 +45,7 @@ def pack(file: Path, scan: bool, output: Output) -> None:
                 "size_bytes": entry.header.length,
                 "stored_bytes": entry.header.stored_bytes,
                 "base": entry.header.base.hex() if entry.header.base else None,
+                "sibling": entry.header.sibling.hex() if entry.header.sibling else None,
             }
             for entry in (reader.scan() if scan else reader.index())
         ]
@@ -109,6 +115,53 @@ def records(invocation: Invocation, kind: str | None, output: Output) -> None:
         Column("created_at", "CREATED", wrap=True),
     ]
     output.listing(Listing("records", columns, rows, lambda row: str(row["digest"]), "no records yet"))
+
+
+@debug.command("codec", exits=[3, 4])
+@click.argument("file", type=FILE)
+@click.option("--base", type=FILE, help="Store it as what differs from this file.")
+@reading
+def codec(file: Path, base: Path | None, output: Output) -> None:
+    """Show how small FILE gets, by class of tensors and by the codec that won.
+
+    Both files are stored in a temporary home, which is removed.
+    """
+    roots: list[Entry] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="gpu-train-") as home,
+        Store.open(Path(home)) as store,
+        progress() as report,
+    ):
+        for path in [base, file] if base else [file]:
+            with store.writer("debug") as writer:
+                name = os.fsencode(file.name)  # both have one name: they are a file before and after
+                added = writer.add_file(path, name=name, bases=Bases(list(roots)), progress=report)
+                with writer.commit() as txn:
+                    txn.put_record(Record("checkpoint", "debug", path.name, time.time_ns(), added.root))
+            roots.append(added.root)
+        found = store.stats(roots[-1:])
+    rows = [
+        {
+            "class": str(name),
+            "codec": one.name.lower(),
+            "blocks": share.blocks,
+            "original_bytes": share.original_bytes,
+            "stored_bytes": share.stored_bytes,
+            "ratio": round(share.stored_bytes / share.original_bytes, 4) if share.original_bytes else None,
+        }
+        for name, of_class in sorted(found.classes.items())
+        for one, share in sorted(of_class.codecs.items())
+    ]
+    columns = [
+        Column("class", "CLASS"),
+        Column("codec", "CODEC"),
+        Column("blocks", "BLOCKS", right=True),
+        Column("original_bytes", "BYTES", right=True),
+        Column("stored_bytes", "STORED", right=True),
+        Column("ratio", "RATIO", right=True),
+    ]
+    head = {"original_bytes": found.original_bytes, "stored_bytes": found.stored_bytes}
+    output.listing(Listing("classes", columns, rows, lambda row: str(row["class"]), "the file is empty", head))
 
 
 @debug.command("hash")

@@ -15,7 +15,7 @@ INTERRUPTED = 130
 COMPLETION = "_GPU_TRAIN_COMPLETE"
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended, as for git or cat
 
-RUN, READ, INPUTS, CARE = "Train", "Look at checkpoints", "Code and data", "Care"
+RUN, READ, INPUTS, CARE = "Train", "Look at checkpoints", "Code, data and models", "Care"
 COMMANDS = {
     "run": Lazy("gpu_train_cli.run:run", "Run a training command and capture its checkpoints.", RUN),
     "jobs": Lazy("gpu_train_cli.jobs:jobs", "List jobs and show one.", RUN),
@@ -31,6 +31,7 @@ COMMANDS = {
     "umount": Lazy("gpu_train_cli.mount:umount", "Take mounts away.", READ),
     "code": Lazy("gpu_train_cli.code:code", "List, restore and export code versions.", INPUTS),
     "data": Lazy("gpu_train_cli.data:data", "Register, list and verify data versions.", INPUTS),
+    "models": Lazy("gpu_train_cli.models:models", "Register, list and remove base models.", INPUTS),
     "stats": Lazy("gpu_train_cli.stats:stats", "Show how much space is taken and how much was saved.", CARE),
     "verify": Lazy("gpu_train_cli.verify:verify", "Re-read and re-hash what is stored.", CARE),
     "gc": Lazy("gpu_train_cli.gc:gc", "Free the space of what nothing needs any more.", CARE),
@@ -39,7 +40,7 @@ COMMANDS = {
     "config": Lazy("gpu_train_cli.config:config", "Show the settings and where each came from.", CARE),
     "debug": Lazy("gpu_train_cli.debug:debug", "Look inside packs, records and files.", CARE),
 }
-ALIASES = {"checkpoint": "checkpoints", "ckpt": "checkpoints", "job": "jobs", "project": "projects"}
+ALIASES = {"checkpoint": "checkpoints", "ckpt": "checkpoints", "model": "models", "job": "jobs", "project": "projects"}
 
 
 def _show_version(context: click.Context, _: click.Parameter, value: bool) -> None:

@@ -12,8 +12,10 @@ from gpu_train_cli.output import Details, Output, reading
 from gpu_train_cli.text import count, size
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpu_train import Workspace
-    from gpu_train_cas import Entry, Stats
+    from gpu_train_cas import ClassStats, Codec, Entry, Share, Stats
 
 
 @click.command("stats", cls=Command, exits=[3, 4])
@@ -25,7 +27,8 @@ def stats(invocation: Invocation, job: str | None, output: Output) -> None:
 
     It is counted over all that is stored, or over the checkpoints of JOB.
     "original" counts each file of each record in full, "unique" each different block once, "stored" is what
-    the unique blocks and their descriptions take on disk after encoding.
+    the unique blocks and their descriptions take on disk after encoding. The same follows for each class of
+    tensors (weights, Adam's moments exp_avg and exp_avg_sq, other), with the codecs that won.
     """
     with invocation.workspace() as workspace:
         roots, job_id = None, None
@@ -39,12 +42,15 @@ def stats(invocation: Invocation, job: str | None, output: Output) -> None:
         ("of", job_id or "everything stored"),
         ("records", f"{found.records:,}"),
         ("original", size(found.original_bytes)),
-        ("unique", f"{size(found.unique_bytes)} (deduplication saves {_share(saved_dedup, found.original_bytes)})"),
-        ("stored", f"{size(found.stored_bytes)} ({_share(found.stored_bytes, found.original_bytes)} of the original)"),
-    ]  # fmt: skip
-    for codec, (blocks, original, stored) in sorted(found.by_codec.items()):
-        words = f"{count(blocks, 'block')}, {size(original)} in {size(stored)} ({_share(stored, original)})"
-        lines.append((f"codec {codec.name.lower()}", words))
+        ("unique", f"{size(found.unique_bytes)} (deduplication saves {_percent(saved_dedup, found.original_bytes)})"),
+        (
+            "stored",
+            f"{size(found.stored_bytes)} ({_percent(found.stored_bytes, found.original_bytes)} of the original)",
+        ),
+    ]
+    for name, of_class in found.classes.items():
+        lines.append((str(name), _class_line(of_class)))
+        lines += [(f"  {codec.name.lower()}", _share_line(share)) for codec, share in sorted(of_class.codecs.items())]
     output.details(Details(fields, job_id or "all", lines))
 
 
@@ -56,11 +62,40 @@ def stats_fields(found: Stats, job_id: str | None) -> dict[str, object]:
         "original_bytes": found.original_bytes,
         "unique_bytes": found.unique_bytes,
         "stored_bytes": found.stored_bytes,
-        "codecs": {
-            codec.name.lower(): {"blocks": blocks, "original_bytes": original, "stored_bytes": stored}
-            for codec, (blocks, original, stored) in sorted(found.by_codec.items())
+        "codecs": _codec_fields(found.codecs),
+        "classes": {
+            str(name): {
+                "original_bytes": of_class.original_bytes,
+                "unique_bytes": of_class.unique.original_bytes,
+                "stored_bytes": of_class.unique.stored_bytes,
+                "codecs": _codec_fields(of_class.codecs),
+            }
+            for name, of_class in found.classes.items()
         },
     }
+
+
+def _codec_fields(codecs: Mapping[Codec, Share]) -> dict[str, object]:
+    return {
+        codec.name.lower(): {
+            "blocks": share.blocks,
+            "original_bytes": share.original_bytes,
+            "stored_bytes": share.stored_bytes,
+        }
+        for codec, share in sorted(codecs.items())
+    }
+
+
+def _class_line(of_class: ClassStats) -> str:
+    stored, original = of_class.unique.stored_bytes, of_class.original_bytes
+    return f"{size(original)}, {size(of_class.unique.original_bytes)} unique, {size(stored)} stored " + (
+        f"({_percent(stored, original)} of the original)"
+    )
+
+
+def _share_line(share: Share) -> str:
+    words = f"{count(share.blocks, 'block')}, {size(share.original_bytes)} in {size(share.stored_bytes)}"
+    return f"{words} ({_percent(share.stored_bytes, share.original_bytes)})"
 
 
 def _roots(workspace: Workspace, job_id: str) -> list[Entry]:
@@ -68,5 +103,5 @@ def _roots(workspace: Workspace, job_id: str) -> list[Entry]:
     return [workspace.store.record(digest).root for digest in digests if digest is not None]
 
 
-def _share(part: int, whole: int) -> str:
+def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from gpu_train.base import bases_for, classes_of, pattern_of
 from gpu_train.capture.finder import FILE, Member
 from gpu_train.step import split_version, step_of, with_version
 from gpu_train.tables.checkpoint import VERIFIED, Checkpoint
@@ -119,13 +120,16 @@ def store_checkpoint(
         SourceChanged: when a file changed while it was read; try again later.
         StorageFull: when the disk is full.
     """
+    pattern = pattern_of(finished.members)
+    bases = bases_for(workspace, finished.job_id, pattern, finished.base)
     with workspace.store.writer("checkpoint") as writer:
         if finished.shape == FILE:
             name = next(iter(finished.members))
             own = os.fsencode(os.path.basename(name))
-            added = writer.add_file(finished.base / name, name=own, progress=progress)
+            added = writer.add_file(finished.base / name, name=own, bases=bases, progress=progress)
         else:
-            added = writer.add_tree(finished.base, exclude=_all_but(finished.members), progress=progress)
+            leave = _all_but(finished.members)
+            added = writer.add_tree(finished.base, exclude=leave, bases=bases, progress=progress)
         check()
         state = trainer_state(finished)
         step = _first(finished.step, step_of(finished.name), state.step)
@@ -140,6 +144,7 @@ def store_checkpoint(
                 stored_bytes=added.stored_bytes, files=added.files,
                 metrics={**known, **finished.metrics}, own_metrics=tuple(finished.metrics),
                 tags=dict(finished.tags), source=finished.source, fingerprint=finished.fingerprint,
+                pattern=pattern, classes=classes_of(added),
             )  # fmt: skip
             return _commit(workspace, txn, row, added)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import isfinite
@@ -46,6 +46,9 @@ class Checkpoint:
         lifetime_s: for one that is gone, how long it was seen.
         fingerprint: of the source files' inodes, sizes and times, to know them again without reading.
         identity: of its content, blind to times.
+        pattern: what files of tensors it has, whatever the numbers in their names (`base.pattern_of`).
+        classes: per class of tensors (weights, exp_avg, exp_avg_sq, other) the original, new and stored bytes, and
+            the most deltas on top of each other.
     """
 
     job_id: str
@@ -67,6 +70,8 @@ class Checkpoint:
     fingerprint: str = ""
     identity: Digest | None = None
     own_metrics: tuple[str, ...] = ()
+    pattern: str = ""
+    classes: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def base_name(self) -> str:

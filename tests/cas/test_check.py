@@ -14,8 +14,8 @@ from gpu_train_cas.check import CHECKS
 from gpu_train_cas.digest import digest_of
 from gpu_train_cas.errors import Damaged, NotFound
 from gpu_train_cas.frame import HEADER_BYTES
-from gpu_train_cas.ingest import MAX_DEPTH
 from gpu_train_cas.pack import pack_path
+from gpu_train_cas.walk import MAX_DEPTH
 
 MIB = 1 << 20
 Commit = Callable[..., Digest]

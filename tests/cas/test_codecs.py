@@ -209,7 +209,8 @@ def stored_samples() -> list[tuple[Encoded, int]]:
         (weights("BF16", 20_001), "BF16"), (weights("F32", 40_003), "F32"), (weights("F64", 30_007), "F64"),
         (np.arange(5000, dtype="<i8").tobytes(), "I64"), (b"all work and no play " * 500, ""), (bytes(5000), "F32"),
     ]  # fmt: skip
-    return [(encode(block, dtype), len(block)) for block, dtype in blocks]
+    stored = [(encode(block, dtype), len(block)) for block, dtype in blocks]
+    return [(Encoded(e.codec, bytes(e.payload)), length) for e, length in stored]
 
 
 SAMPLES = stored_samples()
@@ -269,7 +270,7 @@ def test_arbitrary_payloads_are_damage_or_the_right_length(codec: int, payload: 
     decoded_or_damaged(codec, payload, length)
 
 
-@pytest.mark.parametrize("codec", [Codec.DELTA, 4, 255])
+@pytest.mark.parametrize("codec", [4, 255])
 def test_codecs_not_known_are_refused_by_name(codec: int) -> None:
     with pytest.raises(Damaged, match=f"codec {int(codec)} is not known"):
         decode(codec, b"payload", 7)

@@ -44,6 +44,8 @@ def test_stats_of_all_and_of_a_job(trained) -> None:
     assert read["original_bytes"] >= read["unique_bytes"] > read["stored_bytes"] > 0
     assert sum(codec["original_bytes"] for codec in read["codecs"].values()) == read["unique_bytes"]
     assert json.loads(program("stats", "demo", "-o", "json").stdout) == {**read, "job_id": "demo-abcdef"}
+    assert sum(one["unique_bytes"] for one in read["classes"].values()) == read["unique_bytes"]
+    assert sum(one["original_bytes"] for one in read["classes"].values()) == read["original_bytes"]
     assert "deduplication saves" in program("stats").stdout
     assert program("stats", "absent", code=3).stdout == ""
 

@@ -3,13 +3,18 @@
     codec.py   the words: Codec (the number in a frame), Encoded, Entrant (what takes part in a race)
     raw.py     the bytes as they are
     zstd.py    one Zstandard frame; also squeezes single planes for float.py
-    float.py   elements split into byte planes, each stored as suits it
+    float.py   elements on their own: by the kernel, or as planes.py where their mantissas are no noise
+    delta.py   elements against a base block, by the kernel
+    kernel.py  the float kernel: _kernel (cas/native, in C) or twin.py (numpy), which write the same bytes
+    payload.py the header of the kernel's payloads; twin_model.py: their tables
+    sample.py  what a few pieces of a block say about the whole
     race.py    encode: entrants propose, the smallest payload that decodes back wins; decode: by number
 
 `encode` and `decode` may be called from any thread; their heavy parts release the GIL.
 """
 
-from gpu_train_cas.codecs.codec import Codec, Encoded, Entrant
+from gpu_train_cas.codecs.codec import Codec, Encoded, Entrant, Reference
+from gpu_train_cas.codecs.payload import sibling_of
 from gpu_train_cas.codecs.race import decode, encode, encode_object
 
-__all__ = ["Codec", "Encoded", "Entrant", "decode", "encode", "encode_object"]
+__all__ = ["Codec", "Encoded", "Entrant", "Reference", "decode", "encode", "encode_object", "sibling_of"]

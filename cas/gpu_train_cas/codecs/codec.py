@@ -14,23 +14,37 @@ class Codec(IntEnum):
     ZSTD = 1
     FLOAT = 2
     DELTA = 3
-    """Reserved: against a base block. Nothing writes it yet and decoding it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A stored block that another is coded with: its name and its bytes."""
+
+    digest: bytes
+    data: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A block as a frame stores it; `payload` is never longer than the block."""
+    """A block as a frame stores it; `payload` is never longer than the block.
+
+    Attributes:
+        base: the digest of the block that a DELTA is decoded against, for the frame's header.
+        sibling: the digest of another block that decoding needs; it is in the payload too (`sibling_of`).
+    """
 
     codec: Codec
     payload: bytes | memoryview
+    base: bytes | None = None
+    sibling: bytes | None = None
 
 
 class Entrant(Protocol):
-    """A codec that takes part in the race for a block. Called from many threads at once."""
+    """A codec that takes part in the race for a block, with the blocks it refers to. Called from many threads."""
 
     codec: Codec
 
-    def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | None:
+    def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | memoryview | None:
         """A payload for the block that is shorter than `limit` bytes, or None when that is unlikely.
 
         `dtype` is the element type where the block is part of a tensor, "" where nothing is known.

@@ -7,7 +7,8 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpu_train_cas.formats import archive, gguf, npy, npz, safetensors, torchzip
+from gpu_train_cas.formats import archive, dcp, gguf, npy, npz, safetensors, torchzip
+from gpu_train_cas.formats.dcp import Items
 from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat, Unsupported
 from gpu_train_cas.formats.source import Source
 
@@ -26,16 +27,19 @@ def parse(source: Source, name: str = "") -> Layout:
         return _parse(source, name)
 
 
-def layout(source: Source, name: str = "") -> Layout | None:
+def layout(source: Source, name: str = "", items: Items | None = None) -> Layout | None:
     """Where the tensors lie, or None for a file that is to be treated as opaque bytes.
 
-    Bad content never raises; OSError from reading does. One small read suffices for most files that
+    `items` are those of the `.metadata` in the file's folder, where there is one: they name the tensors of its
+    `.distcp` files. Bad content never raises; OSError from reading does. One small read suffices for most files that
     are no container.
     """
     try:
-        return parse(source, name)
+        found = parse(source, name)
     except (FormatError, UnknownFormat):
         return None
+    own = (items or {}).get(name.rpartition("/")[2])
+    return dcp.named(found, own) if own and name.endswith(dcp.ENDING) else found
 
 
 def self_proof(source: Source, name: str = "") -> bool | None:

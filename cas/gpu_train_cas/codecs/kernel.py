@@ -1,0 +1,112 @@
+"""The float kernel, in C where it was built and in numpy where not (cas/spec/codecs.md, Kernel payload).
+
+The native kernel has variants for instruction sets and the best that runs here is taken. GPU_TRAIN_KERNEL names
+another (numpy, scalar, avx2, avx512); it is read once, here, and nowhere else. All write the same bytes.
+numpy is for reading what was written elsewhere: too slow to write with, so `writes` is False with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gpu_train_cas.codecs import twin
+from gpu_train_cas.codecs.payload import BASE_SOURCE, DIGEST_BYTES, FLOAT, NO_SOURCE, SIBLING_SOURCE
+from gpu_train_cas.errors import Damaged, UsageError
+
+_kernel: Any
+try:
+    from gpu_train_cas.codecs import _kernel
+except ImportError:  # no compiler when this was installed, or another processor
+    _kernel = None
+
+VARIABLE = "GPU_TRAIN_KERNEL"
+NUMPY = "numpy"
+FAULTS = {
+    1: "its header contradicts itself, its length or this version",
+    2: "it needs another block, and none was given",
+    3: "its tables do not add up",
+    4: "a lane is out of range or does not end where it should",
+    5: "a stream ends too early or too late",
+}
+"""What the native decoder's status means (status_t in kernel.h)."""
+
+_log = logging.getLogger(__name__)
+Buffer = bytes | bytearray | memoryview
+
+
+def variants() -> list[str]:
+    """What runs here, the best first."""
+    return [*(_kernel.variants() if _kernel is not None else []), NUMPY]
+
+
+@cache
+def variant() -> str:
+    """The variant in use.
+
+    Raises:
+        UsageError: when GPU_TRAIN_KERNEL names one that does not run here.
+    """
+    names, wanted = variants(), os.environ.get(VARIABLE, "")
+    if wanted and wanted not in names:
+        raise UsageError(f"{VARIABLE}={wanted}: no such kernel runs here; it can be {', '.join(names)}")
+    _log.debug("float kernel: %s of %s", wanted or names[0], ", ".join(names))
+    return wanted or names[0]
+
+
+def writes() -> bool:
+    """Whether the kernel is fast enough to encode with."""
+    return variant() != NUMPY
+
+
+def encode(
+    block: Buffer, element: int, limit: int, *, tokens: bool, base: Buffer | None = None,
+    sibling: Buffer | None = None, sibling_digest: bytes | None = None,
+) -> bytes | memoryview | None:  # fmt: skip
+    """A kernel payload shorter than `limit` bytes, or None.
+
+    Args:
+        element: the element byte (payload.ELEMENTS).
+        tokens: code differences (from the base, or from zero) instead of the elements' top bytes.
+        base: what differences are taken from, and what gives contexts; as long as the block.
+        sibling: gives contexts, with the base's where there is one; as long as the block.
+        sibling_digest: the sibling's name, for the payload.
+    """
+    plain = not element & FLOAT and element != 0  # whole numbers of more than a byte have no contexts
+    source = NO_SOURCE if plain else (BASE_SOURCE * (base is not None) + SIBLING_SOURCE * (sibling is not None))
+    if not source & SIBLING_SOURCE:
+        sibling = sibling_digest = None
+    if len(block) >> (element & 3) == 0:
+        return None
+    name = variant()
+    if name == NUMPY:
+        return twin.encode(block, element, tokens, source, base, sibling, sibling_digest, limit)
+    made = _kernel.encode(block, element, tokens, source, base, sibling, sibling_digest, limit, name)
+    return None if made is None else memoryview(made).toreadonly()
+
+
+def decode(
+    payload: Buffer, length: int, *, base: Buffer | None = None, sibling: Buffer | None = None
+) -> bytes | memoryview:
+    """The block of `length` bytes.
+
+    Raises:
+        Damaged: for a payload that is not one for that length, and for a base or sibling of another length.
+    """
+    for other, name in ((base, "base"), (sibling, "sibling")):
+        if other is not None and len(other) != length:
+            raise Damaged(f"a kernel payload for {length} bytes with a {name} of {len(other)}")
+    if variant() == NUMPY:
+        return twin.decode(payload, length, base, sibling)
+    out = np.empty(length, np.uint8)
+    status = _kernel.decode(payload, out.data, base, sibling, variant())
+    if status:
+        raise Damaged(f"a kernel payload of {len(payload)} bytes cannot be decoded: {FAULTS[status]}")
+    return out.data
+
+
+__all__ = ["DIGEST_BYTES", "NUMPY", "VARIABLE", "decode", "encode", "variant", "variants", "writes"]

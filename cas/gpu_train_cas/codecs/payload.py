@@ -1,0 +1,169 @@
+"""The header of a kernel payload and where its parts lie (cas/spec/codecs.md, Kernel payload)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Self
+
+from gpu_train_cas.errors import Damaged
+
+MODE_KERNEL = 1
+LANES = 64
+SYMBOLS = 256
+GROUPS_MAX = 16
+SCALE_BITS, FLAG_BITS = 12, 15
+STATE_MIN = 1 << 15
+STATE_BYTES = 4 * LANES
+HEADER_BYTES = 28
+DIGEST_BYTES = 32
+SPARSE, UNSIGNED, SIBLING = 1, 2, 4
+FLOAT = 4
+"""Bit of the element byte; bits 0 and 1 are the logarithm of the width."""
+NO_SOURCE, BASE_SOURCE, SIBLING_SOURCE, BOTH_SOURCE = range(4)
+
+_FIELDS = struct.Struct("<6BH5I")
+
+ELEMENTS = {
+    "F8_E4M3": 4, "F8_E5M2": 4, "F8_E4M3FNUZ": 4, "F8_E5M2FNUZ": 4, "BF16": 5, "F16": 5, "F32": 6, "C64": 6,
+    "F64": 7, "C128": 7, "I8": 0, "U8": 0, "BOOL": 0, "F8_E8M0": 0, "I16": 1, "U16": 1, "I32": 2, "U32": 2,
+    "I64": 3, "U64": 3,
+}  # fmt: skip
+"""Element bytes by element type."""
+
+
+def width_of(element: int) -> int:
+    """Bytes of an element."""
+    return 1 << (element & 3)
+
+
+def top_most(width: int) -> int:
+    """The most leading bits that a token may hold: more would not fit 256 symbols."""
+    return {2: 3, 4: 2}.get(width, 1)
+
+
+def alphabet(element: int, top: int) -> int:
+    """How many symbols there are."""
+    width = width_of(element)
+    return SYMBOLS if top == 0 or width == 1 else 16 + ((8 * width - 4) << (top + 1))
+
+
+def padded(count: int) -> int:
+    """Elements in whole runs of lanes."""
+    return -(-count // LANES) * LANES
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The fields of a header, in their order."""
+
+    element: int
+    top: int
+    flags: int
+    source: int
+    groups: int
+    table_bytes: int
+    coded: int
+    byte_bytes: int
+    bit_bytes: int
+    symbol_words: int
+    flag_words: int
+
+    @property
+    def sparse(self) -> bool:
+        """Whether elements that equal their base are told by flags."""
+        return bool(self.flags & SPARSE)
+
+    def pack(self) -> bytes:
+        """The 28 bytes."""
+        return _FIELDS.pack(
+            MODE_KERNEL, self.element, self.top, self.flags, self.source, self.groups, self.table_bytes, self.coded,
+            self.byte_bytes, self.bit_bytes, self.symbol_words, self.flag_words,
+        )  # fmt: skip
+
+    @classmethod
+    def unpack(cls, payload: bytes | memoryview) -> Self:
+        """Read a header, fields unchecked but for the mode.
+
+        Raises:
+            Damaged: when it is too short or of another mode.
+        """
+        if len(payload) < HEADER_BYTES or payload[0] != MODE_KERNEL:
+            raise Damaged("a kernel payload ends within its header, or is of a newer gpu-train")
+        _, *fields = _FIELDS.unpack_from(payload)
+        return cls(*fields)
+
+    def check(self, count: int) -> None:
+        """Check the fields against each other and against the number of elements.
+
+        Raises:
+            Damaged: when a decoder must not go on.
+        """
+        width, sibling = width_of(self.element), bool(self.flags & SIBLING)
+        plain = self.top == 0
+        good = (
+            count > 0
+            and self.element < 8
+            and self.flags < 8
+            and self.top <= top_most(width)
+            and self.source <= BOTH_SOURCE
+            and 1 <= self.groups <= (1 if self.source == NO_SOURCE else GROUPS_MAX)
+            and sibling == bool(self.source & SIBLING_SOURCE)
+            and not (plain and (self.sparse or (width > 1 and not self.element & FLOAT)))
+            and not (self.flags & UNSIGNED and (not plain or width == 1))
+            and (self.coded <= count if self.sparse else (self.coded == count and self.flag_words == 0))
+            and self.symbol_words <= padded(self.coded)
+            and self.flag_words <= padded(count)
+        )
+        if not good:
+            raise Damaged(f"the header of a kernel payload contradicts itself or is of a newer gpu-train: {self}")
+
+
+def sibling_of(payload: bytes | memoryview) -> bytes | None:
+    """The digest of the sibling that a payload of codec FLOAT or DELTA needs, None when it needs none.
+
+    The first 60 bytes of a payload are enough. Nothing is checked: decoding does that.
+    """
+    view = memoryview(payload)
+    if len(view) < HEADER_BYTES + DIGEST_BYTES or view[0] != MODE_KERNEL or not view[3] & SIBLING:
+        return None
+    return bytes(view[HEADER_BYTES : HEADER_BYTES + DIGEST_BYTES])
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A payload whose header was checked, cut into its parts."""
+
+    header: Header
+    count: int
+    tail: memoryview
+    byte_stream: memoryview
+    bit_stream: memoryview
+    table: memoryview
+    flag_words: memoryview
+    symbol_words: memoryview
+    flag_states: memoryview
+    symbol_states: memoryview
+
+    @classmethod
+    def of(cls, payload: bytes | memoryview, length: int) -> Self:
+        """Cut a payload for a block of `length` bytes.
+
+        Raises:
+            Damaged: when header and lengths do not go together.
+        """
+        header, view = Header.unpack(payload), memoryview(payload)
+        count, tail = divmod(length, width_of(header.element))
+        header.check(count)
+        sizes = [
+            tail, header.byte_bytes, header.bit_bytes, header.table_bytes, 2 * header.flag_words,
+            2 * header.symbol_words, STATE_BYTES * header.sparse, STATE_BYTES,
+        ]  # fmt: skip
+        at = HEADER_BYTES + DIGEST_BYTES * bool(header.flags & SIBLING)
+        if at + sum(sizes) != len(view):
+            raise Damaged(f"the parts of a kernel payload are not its {len(view)} bytes")
+        parts = []
+        for size in sizes:
+            parts.append(view[at : at + size])
+            at += size
+        return cls(header, count, *parts)

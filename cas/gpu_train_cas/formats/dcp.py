@@ -1,0 +1,80 @@
+"""Which tensor each stretch of a `.distcp` file is, by the `.metadata` beside it (torch.distributed.checkpoint).
+
+Layout: torch/distributed/checkpoint/metadata.py (`Metadata.storage_data`) and filesystem.py (`_StorageInfo`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpu_train_cas.formats import pickle
+from gpu_train_cas.formats.layout import FormatError, Layout, plain
+from gpu_train_cas.formats.pickle import Object
+from gpu_train_cas.formats.source import Source
+from gpu_train_cas.formats.state import MAX_NAME
+from gpu_train_cas.formats.tensor import Tensor
+
+METADATA = ".metadata"
+ENDING = ".distcp"
+MAX_METADATA_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Item:
+    """A stretch of a file that holds one tensor or a part of it.
+
+    Attributes:
+        offset, length: where it lies in its file, in bytes.
+        name: the tensor's full name in the state.
+    """
+
+    offset: int
+    length: int
+    name: str
+
+
+Items = Mapping[str, Sequence[Item]]
+"""By file, relative to the folder of the metadata: its items by rising offset."""
+
+
+def read_items(source: Source) -> Items:
+    """The items that a `.metadata` file lists; nothing when it cannot be read."""
+    if not 0 < source.size_bytes <= MAX_METADATA_BYTES:
+        return {}
+    try:
+        root = pickle.read(source.pread(source.size_bytes, 0))
+    except FormatError:
+        return {}
+    found: dict[str, list[Item]] = {}
+    stored = _fields(root).get("storage_data")
+    for index, info in (stored.items or ()) if isinstance(stored, Object) else ():
+        name, place = _fields(index).get("fqn"), _fields(info)
+        path, offset, length = place.get("relative_path"), place.get("offset"), place.get("length")
+        if isinstance(name, str) and isinstance(path, str) and isinstance(offset, int) and isinstance(length, int):
+            found.setdefault(path, []).append(Item(offset, length, plain(name)[:MAX_NAME]))
+    return {path: sorted(items) for path, items in found.items()}
+
+
+def named(layout: Layout, items: Sequence[Item]) -> Layout:
+    """The layout of a `.distcp` file with its tensors called by the names of the items that they lie in."""
+    starts = [item.offset for item in items]
+    return replace(layout, tensors=tuple(_named(tensor, items, starts) for tensor in layout.tensors))
+
+
+def _named(tensor: Tensor, items: Sequence[Item], starts: Sequence[int]) -> Tensor:
+    at = bisect_right(starts, tensor.offset) - 1
+    if at < 0 or tensor.offset + tensor.length > items[at].offset + items[at].length:
+        return tensor
+    below = tensor.name.partition(".")[2]  # behind `item-N`
+    name = f"{items[at].name}.{below}" if below else items[at].name
+    return replace(tensor, name=name[:MAX_NAME])
+
+
+def _fields(value: Any) -> dict[Any, Any]:
+    """The attributes of a pickled dataclass."""
+    state = value.state if isinstance(value, Object) else None
+    pairs = (state.items or ()) if isinstance(state, Object) else ()
+    return {key: held for key, held in pairs if isinstance(key, str)}

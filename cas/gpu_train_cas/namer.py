@@ -1,0 +1,208 @@
+"""Naming and encoding the blocks of files in parallel, with what the store has that may help.
+
+A block that the store has, or that is on its way already, is not encoded again. Another may be stored as what
+differs from a base, an earlier block of the same tensor, and with the help of a sibling, the block of the second
+moment beside one of the first (pairing.py, deltas.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpu_train_cas.chunking import Span
+from gpu_train_cas.codecs import Encoded, Reference, encode
+from gpu_train_cas.deltas import MAX_DEPTH, base_within, can_lean_on
+from gpu_train_cas.digest import HOLE, Digest, FileHasher, digest_of
+from gpu_train_cas.errors import Damaged, NotFound, SourceChanged
+from gpu_train_cas.formats import Source
+from gpu_train_cas.index import Index
+from gpu_train_cas.pairing import Pairing
+from gpu_train_cas.reader import Reader
+from gpu_train_cas.registry import Registry
+
+IN_FLIGHT_BYTES = 64 << 20
+"""Blocks held at once, at most."""
+
+
+@dataclass(slots=True)
+class Named:
+    """A span once it has been named.
+
+    Attributes:
+        encoded: None when the store has it, or a block before it is the same.
+        base, sibling: what it takes to decode it.
+        depth: deltas down to a block without a base, this one included.
+    """
+
+    span: Span
+    digest: Digest
+    encoded: Encoded | None = None
+    base: Digest | None = None
+    sibling: Digest | None = None
+    depth: int = 0
+
+
+class _Base(NamedTuple):
+    """A block to take a delta against, and how many deltas lie below it."""
+
+    digest: Digest
+    data: bytes | memoryview
+    depth: int
+
+
+class _Open(NamedTuple):
+    """A file that is being cut, its partners, and the siblings that must turn up in it."""
+
+    source: Source
+    pairing: Pairing
+    promised: set[Digest]
+
+
+class Namer:
+    """Names the blocks of one writer. One thread asks; a pool names and encodes (calls that release the GIL).
+
+    Attributes:
+        relied: blocks and objects of the store that what was named needs; they must still be there at the commit.
+    """
+
+    def __init__(self, registry: Registry, index: Index, reader: Reader, threads: int) -> None:
+        self._registry = registry
+        self._index = index
+        self._reader = reader
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ingest")
+        self._claims = threading.Lock()
+        self._new: set[Digest] = set()
+        self.relied: set[Digest] = set()
+        # No block is both: what a sibling helps with has none itself, so that none ever needs itself.
+        self._siblings: set[Digest] = set()
+        self._leaning: set[Digest] = set()
+
+    def close(self) -> None:
+        """End the pool; safe to call twice."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def has(self, digest: Digest) -> bool:
+        """Whether a block or object is in the store or on its way; relied upon from then on."""
+        if digest in self._new or digest in self.relied:
+            return True
+        if self.known({digest}):
+            self.relied.add(digest)
+            return True
+        return False
+
+    def known(self, digests: set[Digest]) -> bool:
+        """Whether blocks or objects are all in the store and usable."""
+        with self._registry.read() as txn:
+            return all(self._index.usable(txn, d) for d in digests)
+
+    def claim(self, digest: Digest) -> None:
+        """Take note that the caller stores a block or object."""
+        self._new.add(digest)
+
+    def committed(self) -> None:
+        """Take note that all that was new is in the store."""
+        self.relied |= self._new
+        self._new.clear()
+
+    def name(self, source: Source, spans: Iterator[Span], pairing: Pairing, hasher: FileHasher) -> Iterator[Named]:
+        """Name and encode a file's spans, in order, holding a bounded amount at once; `hasher` gets its bytes.
+
+        Raises:
+            SourceChanged: at the end, when a sibling that was read ahead was something else later.
+        """
+        file = _Open(source, pairing, set())
+        waiting: deque[Future[Named]] = deque()
+        held = 0
+        for span in spans:
+            if span.data is None:
+                _hash_zeros(hasher, span.end - span.start)
+            waiting.append(self._pool.submit(self._name, file, span))
+            held += 0 if span.data is None else len(span.data)
+            if span.data is not None:
+                hasher.update(span.data)
+            while waiting and (held > IN_FLIGHT_BYTES or waiting[0].done()):
+                named = waiting.popleft().result()
+                held -= 0 if named.span.data is None else len(named.span.data)
+                yield named
+        while waiting:
+            yield waiting.popleft().result()
+        if not file.promised <= self._new | self.relied:
+            raise SourceChanged("a tensor was not the same when it was read again")
+
+    def _name(self, file: _Open, span: Span) -> Named:
+        if span.data is None:
+            return Named(span, HOLE)
+        digest = digest_of(span.data)
+        if self.has(digest):
+            return Named(span, digest)
+        with self._claims:  # claimed before it is encoded, so that a twin in flight is not encoded too
+            if digest in self._new:
+                return Named(span, digest)
+            self._new.add(digest)
+        base = self._base(file.pairing, span)
+        sibling = self._sibling(file, span, digest)
+        against = None if base is None else Reference(base.digest, base.data)
+        encoded = encode(span.data, span.dtype, base=against, sibling=sibling)
+        named = Named(span, digest, encoded)
+        if base is not None and encoded.base is not None:
+            self.relied.add(base.digest)
+            named.base, named.depth = base.digest, base.depth + 1
+        if sibling is not None:
+            self._settle_sibling(file, named, Digest(sibling.digest), encoded.sibling is not None)
+        return named
+
+    def _base(self, pairing: Pairing, span: Span) -> _Base | None:
+        """The block to take a delta against, if there is one that can be read."""
+        candidate = pairing.base_of(span)
+        depth = pairing.depth(span, MAX_DEPTH - 1)
+        if candidate is None or depth < 0:
+            return None
+        with self._registry.read() as txn:
+            found = base_within(txn, self._index, candidate, depth)
+        if found is None:
+            return None
+        try:
+            data = self._reader.block(found[0], keep=False)
+        except (NotFound, Damaged):  # collected this moment, or broken: the block is stored without it
+            return None
+        return _Base(found[0], data, found[1]) if len(data) == span.end - span.start else None
+
+    def _sibling(self, file: _Open, span: Span, digest: Digest) -> Reference | None:
+        """The block of the second moment beside one of the first; it may still have to be read and stored."""
+        place = file.pairing.sibling_of(span)
+        if place is None:
+            return None
+        data = file.source.pread(place[1] - place[0], place[0])
+        sibling = digest_of(data)
+        if len(data) != span.end - span.start or sibling == digest:
+            return None
+        if sibling not in self._new and self.has(sibling):
+            with self._registry.read() as txn:
+                if not can_lean_on(txn, self._index, sibling):
+                    return None
+        with self._claims:
+            if sibling in self._leaning or digest in self._siblings:
+                return None
+            self._siblings.add(sibling)
+            self._leaning.add(digest)
+        return Reference(sibling, data)
+
+    def _settle_sibling(self, file: _Open, named: Named, sibling: Digest, used: bool) -> None:
+        with self._claims:
+            if used:
+                named.sibling = sibling
+                file.promised.add(sibling)
+            else:
+                self._leaning.discard(named.digest)
+
+
+def _hash_zeros(hasher: FileHasher, count: int) -> None:
+    zeros = memoryview(bytes(1 << 20))
+    while count > 0:
+        hasher.update(zeros[: min(count, len(zeros))])
+        count -= len(zeros)

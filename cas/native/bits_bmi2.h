@@ -1,0 +1,56 @@
+/* Remainders, 8 at a time, with pext and pdep: in AVX2 and AVX-512 variants. */
+#ifndef GPU_TRAIN_BITS_BMI2_H
+#define GPU_TRAIN_BITS_BMI2_H
+
+#include <immintrin.h>
+
+#include "elements.h"
+
+/* 64 bytes, of each of which the bits in `masks` (from bit 0 up, at most 7) are stored. */
+INLINE void put_remainders(raw_writer_t *w, const uint64_t *values, const uint64_t *masks)
+{
+    for (int i = 0; i < 8; i++)
+        put_remainder(w, _pext_u64(values[i], masks[i]), (unsigned)_mm_popcnt_u64(masks[i]));
+}
+
+/* At least 57 bits from where the reader is. */
+INLINE uint64_t window(const raw_reader_t *r)
+{
+    uint64_t bits;
+    memcpy(&bits, r->bits + (r->at >> 3), 8);
+    return bits >> (r->at & 7);
+}
+
+INLINE void get_remainders(raw_reader_t *r, uint64_t *values, const uint64_t *masks)
+{
+    for (int i = 0; i < 8; i++) {
+        values[i] = _pdep_u64(window(r), masks[i]);
+        r->at += (unsigned)_mm_popcnt_u64(masks[i]);
+    }
+}
+
+/* The bytes of 8 * n bytes whose masks are 0xff (others: 0), one after another. */
+INLINE void put_whole_bytes(raw_writer_t *w, const uint64_t *values, const uint64_t *masks, int n)
+{
+    for (int i = 0; i < n; i++) {
+        uint64_t bytes = _pext_u64(values[i], masks[i]);
+        memcpy(w->bytes, &bytes, 8);
+        w->bytes += (unsigned)_mm_popcnt_u64(masks[i]) >> 3;
+    }
+}
+
+INLINE void get_whole_bytes(raw_reader_t *r, uint64_t *values, const uint64_t *masks, int n)
+{
+    for (int i = 0; i < n; i++) {
+        uint64_t bytes;
+        memcpy(&bytes, r->bytes, 8);
+        values[i] = _pdep_u64(bytes, masks[i]);
+        r->bytes += (unsigned)_mm_popcnt_u64(masks[i]) >> 3;
+    }
+}
+
+/* By an 8-bit mask of lanes, filled by kernel_prepare(): which lane goes where. */
+extern uint8_t compress_to_end[256][8]; /* the lanes in the mask, in order, to the last places */
+extern uint8_t expand_from_start[256][8]; /* the n-th lane in the mask takes n */
+
+#endif

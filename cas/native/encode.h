@@ -1,0 +1,283 @@
+/* A block to its payload, with the functions of a variant. Included by variant.h only. */
+
+enum {
+    PIECES = 32,           /* of LANES elements: the sample that decides between sparse and dense */
+    COUNTED = 1 << 16,     /* elements that are counted, about, for frequencies */
+    ELEMENTS_MOST = 1 << 22,
+};
+
+typedef struct {
+    uint8_t *symbols, *contexts, *kept, *values, *bits;
+    uint64_t *flags;
+    uint16_t *symbol_words, *flag_words; /* where they end: coders write downwards */
+    counts_t *counts;                    /* 2 x 256 rows: of even and of odd elements */
+    model_t *model;
+    uint32_t *tables;
+} encoder_t;
+
+/* Lay out the encoder's memory from address `at`; returns its size. */
+static size_t encoder_lay(encoder_t *e, uintptr_t at, size_t count, size_t width)
+{
+    size_t room = (count + LANES - 1) / LANES * LANES + PAD_BYTES, used = 0;
+#define LAY(field, type, bytes)          \
+    e->field = (type *)(at + used);            \
+    used += ((size_t)(bytes) + 63) / 64 * 64;
+    LAY(counts, counts_t, 2 * 256 * sizeof(counts_t))
+    LAY(model, model_t, sizeof(model_t))
+    LAY(tables, uint32_t, GROUPS_MAX * SYMBOLS * sizeof(uint32_t))
+    LAY(symbols, uint8_t, room)
+    LAY(contexts, uint8_t, room)
+    LAY(kept, uint8_t, room)
+    LAY(values, uint8_t, room * width)
+    LAY(bits, uint8_t, room)
+    LAY(flags, uint64_t, room / 8)
+    used += 2 * room;
+    LAY(symbol_words, uint16_t, 0)
+    used += 2 * room;
+    LAY(flag_words, uint16_t, 0)
+#undef LAY
+    return used;
+}
+
+/* Whether most elements equal their base, by a sample. */
+static bool mostly_same(const block_t *b, size_t count)
+{
+    size_t same = 0, seen = 0;
+    for (size_t piece = 0; piece < PIECES; piece++) {
+        size_t start = count / PIECES * piece, end = start + LANES < count ? start + LANES : count;
+#define CALL(W)                              \
+    for (size_t i = start; i < end; i++)     \
+        same += element_load(b->data, i, W) == (b->base ? element_load(b->base, i, W) : 0);
+        FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+        seen += end - start;
+    }
+    return 2 * same > seen;
+}
+
+static void range_of(const uint8_t *bytes, size_t count, unsigned *lowest, unsigned *highest)
+{
+    uint8_t low = 255, high = 0;
+    for (size_t i = 0; i < count; i++) {
+        low = bytes[i] < low ? bytes[i] : low;
+        high = bytes[i] > high ? bytes[i] : high;
+    }
+    *lowest = low;
+    *highest = high;
+}
+
+/* Count (context, symbol) pairs of every `stride`-th group of elements into the rows of e->counts. */
+static void count_pairs(counts_t *counts, const uint8_t *contexts, const uint8_t *symbols, size_t count, size_t stride)
+{
+    counts_t *odd = counts + 256;
+    for (size_t at = 0; at < count; at += LANES * stride) {
+        size_t end = at + LANES < count ? at + LANES : count, i = at;
+        for (; i + 1 < end; i += 2) {
+            counts[contexts[i]][symbols[i]]++;
+            odd[contexts[i + 1]][symbols[i + 1]]++;
+        }
+        if (i < end)
+            counts[contexts[i]][symbols[i]]++;
+    }
+}
+
+/* Count, for each context, about how many elements equal their base: all by a sample, less those that differ. */
+static void count_same(counts_t *counts, const uint8_t *contexts, size_t count, size_t stride)
+{
+    uint32_t all[4][256] = {{0}};
+    for (size_t at = 0; at < count; at += LANES * stride) {
+        size_t end = at + LANES < count ? at + LANES : count;
+        for (size_t i = at; i < end; i++)
+            all[i % 4][contexts[i]]++;
+    }
+    for (unsigned c = 0; c < 256; c++) {
+        uint32_t total = (all[0][c] + all[1][c] + all[2][c] + all[3][c]) * (uint32_t)stride, differ = 0;
+        if (total == 0)
+            continue;
+        for (unsigned i = 0; i < SYMBOLS; i++)
+            differ += counts[c][i] + counts[256 + c][i];
+        counts[c][0] += total > differ ? total - differ : 0;
+    }
+}
+
+static size_t stride_for(size_t count)
+{
+    size_t stride = 1;
+    while (count / stride > COUNTED)
+        stride *= 2;
+    return stride;
+}
+
+/* The groups' counts to their tables. */
+static void model_make(encoder_t *e, unsigned groups, unsigned symbols, bool sparse)
+{
+    for (unsigned g = 0; g < groups; g++) {
+        uint32_t *row = e->counts[g];
+        if (sparse) {
+            uint64_t total = 0;
+            for (unsigned i = 0; i < symbols; i++)
+                total += row[i];
+            uint64_t same = total ? (row[0] * (uint64_t)FLAG_SCALE + total / 2) / total : FLAG_SCALE / 2;
+            e->model->same[g] = (uint32_t)(same < 1 ? 1 : same > FLAG_SCALE - 1 ? FLAG_SCALE - 1 : same);
+            row[0] = 0;
+        }
+        frequencies_scale(row, symbols, e->model->frequency[g]);
+        encoding_table(e->model->frequency[g], e->tables + g * SYMBOLS);
+    }
+}
+
+/* The symbol that pads the last group: the most frequent of group 0. */
+static uint8_t padding_symbol(const model_t *model)
+{
+    unsigned best = 0;
+    for (unsigned i = 1; i < SYMBOLS; i++)
+        if (model->frequency[0][i] > model->frequency[0][best])
+            best = i;
+    return (uint8_t)best;
+}
+
+static uint8_t *append(uint8_t *out, const void *data, size_t size)
+{
+    memcpy(out, data, size);
+    return out + size;
+}
+
+static void states_start(states_t *s)
+{
+    for (unsigned i = 0; i < LANES; i++)
+        s->lane[i] = STATE_MIN;
+}
+
+/* The first pass, a chunk after another so that memory is read once: symbols, raw bits, contexts, and for sparse
+ * blocks flags. Returns how many elements are coded; 0 when `is_unsigned` was asked and does not hold. */
+static size_t symbols_of(encoder_t *e, const block_t *b, size_t count, bool sparse, bool is_unsigned, raw_writer_t *w)
+{
+    size_t differ = 0, width = (size_t)element_width(b->element);
+    for (size_t at = 0; at < count; at += CHUNK) {
+        size_t chunk = count - at < CHUNK ? count - at : CHUNK;
+        contexts(b, at, chunk, e->contexts + at);
+        if (sparse)
+            differ += (size_t)sparse_make(b, at, chunk, e->contexts + at, e->flags + at / LANES, e->kept + differ,
+                                          e->values + differ * width);
+        else if (b->top)
+            tokens_make(b, at, chunk, e->symbols + at, w);
+        else if (is_unsigned && any_negative(b, at, chunk))
+            return 0;
+        else
+            split_make(b, at, chunk, is_unsigned, e->symbols + at, w);
+    }
+    if (!sparse)
+        return count;
+    values_make(e->values, differ, (int)width, b->top, e->symbols, w);
+    return differ;
+}
+
+static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint8_t *out, size_t limit)
+{
+    block_t with = *block, *b = &with;
+    int width = element_width(b->element);
+    unsigned lowest = 0, highest = 0;
+    size_t stride = 1, coded = count, tail = b->length - count * (size_t)width;
+    size_t padded = (count + LANES - 1) / LANES * LANES;
+    bool sparse = false, grouped = b->source != SOURCE_NONE;
+    uint8_t starts[256], lut[256], *at = out + HEADER_BYTES, *contexts_of = e->contexts;
+    uint16_t *flag_words = e->flag_words, *symbol_words = e->symbol_words;
+    states_t flag_states, symbol_states;
+    header_t h = {.element = b->element, .source = b->source};
+    if (b->digest) {
+        h.flags |= FLAG_SIBLING;
+        at = append(at, b->digest, DIGEST_BYTES);
+    }
+    at = append(at, b->data + count * (size_t)width, tail);
+    raw_writer_t w = {at, e->bits, 0, 0};
+    if (b->top) {
+        b->top = (uint8_t)top_most(width);
+        sparse = mostly_same(b, count);
+    }
+    if (b->top) {
+        b->top = (uint8_t)top_most(width);
+        sparse = mostly_same(b, count);
+        h.flags |= sparse ? FLAG_SPARSE : 0;
+        coded = symbols_of(e, b, count, sparse, false, &w);
+    } else {
+        bool is_unsigned = width > 1;
+        if (symbols_of(e, b, count, false, is_unsigned, &w) == 0 && is_unsigned) { /* one was negative after all */
+            w = (raw_writer_t){at, e->bits, 0, 0};
+            is_unsigned = false;
+            symbols_of(e, b, count, false, is_unsigned, &w);
+        }
+        h.flags |= is_unsigned ? FLAG_UNSIGNED : 0;
+    }
+    if (grouped)
+        range_of(e->contexts, count, &lowest, &highest);
+    memset(e->counts + lowest, 0, (highest - lowest + 1) * sizeof *e->counts);
+    memset(e->counts + 256 + lowest, 0, (highest - lowest + 1) * sizeof *e->counts);
+    if (sparse) {
+        count_pairs(e->counts, e->kept, e->symbols, coded, 1);
+        count_same(e->counts, e->contexts, count, stride_for(count));
+    } else {
+        stride = stride_for(count);
+        count_pairs(e->counts, e->contexts, e->symbols, count, stride);
+    }
+    h.top = b->top;
+    unsigned symbols = alphabet(b->element, b->top);
+    for (unsigned c = lowest; c <= highest; c++)
+        for (unsigned i = 0; i < symbols; i++)
+            e->counts[c][i] += e->counts[256 + c][i];
+    unsigned groups = group_contexts(e->counts, lowest, highest, symbols, (unsigned)stride, starts);
+    lut_fill(starts, groups, lut);
+    if (sparse) {
+        map_bytes(e->contexts, padded, lut);
+        memset(e->contexts + count, 0, padded - count);
+        contexts_of = e->kept;
+    }
+    size_t whole = (coded + LANES - 1) / LANES * LANES;
+    map_bytes(contexts_of, whole, lut);
+    memset(contexts_of + coded, 0, whole - coded);
+    if (stride > 1)
+        count_missing(e->counts, groups, contexts_of, e->symbols, count);
+    model_make(e, groups, symbols, sparse);
+    if (sparse) {
+        states_start(&flag_states);
+        flag_words = flags_encode(e->flags, e->contexts, padded, e->model->same, flag_words, &flag_states);
+    }
+    memset(e->symbols + coded, padding_symbol(e->model), whole - coded);
+    states_start(&symbol_states);
+    symbol_words =
+        symbols_encode(e->symbols, groups > 1 ? contexts_of : NULL, whole, e->tables, symbol_words, &symbol_states);
+
+    h.groups = (uint8_t)groups;
+    h.coded = (uint32_t)coded;
+    h.byte_bytes = (uint32_t)(w.bytes - at);
+    h.bit_bytes = (uint32_t)(w.bits - e->bits + (w.filled ? 1 : 0));
+    h.symbol_words = (uint32_t)(e->symbol_words - symbol_words);
+    h.flag_words = (uint32_t)(e->flag_words - flag_words);
+    size_t known = (size_t)(w.bytes - out) + h.bit_bytes + 2 * ((size_t)h.symbol_words + h.flag_words) +
+                   (sparse ? 2u : 1u) * STATE_BYTES;
+    if (known >= limit)
+        return 0;
+    at = append(w.bytes, e->bits, h.bit_bytes);
+    h.table_bytes = (uint16_t)model_write(at, e->model, groups, starts, symbols, sparse);
+    at += h.table_bytes;
+    at = append(at, flag_words, 2 * (size_t)h.flag_words);
+    at = append(at, symbol_words, 2 * (size_t)h.symbol_words);
+    at = sparse ? append(at, flag_states.lane, STATE_BYTES) : at;
+    at = append(at, symbol_states.lane, STATE_BYTES);
+    header_write(out, &h);
+    return (size_t)(at - out) < limit ? (size_t)(at - out) : 0;
+}
+
+static size_t encode(const block_t *b, uint8_t *out, size_t limit)
+{
+    size_t width = (size_t)element_width(b->element), count = b->length / width;
+    if (count == 0 || count > ELEMENTS_MOST)
+        return 0;
+    encoder_t e;
+    uint8_t *memory = scratch_take(encoder_lay(&e, 0, count, width));
+    if (!memory)
+        return (size_t)-1;
+    encoder_lay(&e, (uintptr_t)memory, count, width);
+    size_t size = encode_with(&e, b, count, out, limit);
+    scratch_give(memory);
+    return size;
+}

@@ -1,0 +1,147 @@
+/* The float kernel: blocks of numbers as entropy-coded symbols and raw bits (cas/spec/codecs.md, Kernel payload).
+ *
+ *   payload.c    the header: written, read, every length checked
+ *   table.c      frequencies: scaled, serialised, read back, spread into coding tables
+ *   grouping.c   which contexts share a table
+ *   variant.h    encoder and decoder, in plain C; included once per instruction set:
+ *   variant_*.c  scalar, and with lanes_avx2.h / lanes_avx512.h in place of the hot loops
+ *   select.c     the best variant that this processor runs
+ *   module.c     the Python module: buffers in, buffers out, without the GIL
+ *
+ * A decoder believes nothing: header lengths add up to the payload's, tables sum to 4096, lane states are in
+ * range. Every stream is followed by the lane states, PAD_BYTES of them at least, so that a vector may be
+ * loaded at a stream's end; a stream that was overrun is noticed before the next group of elements.
+ */
+#ifndef GPU_TRAIN_KERNEL_H
+#define GPU_TRAIN_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "payloads are little-endian and this kernel reads them as they lie; numpy serves here"
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    MODE_KERNEL = 1,
+    LANES = 64,         /* a group: as many elements as there are coder states */
+    SYMBOLS = 256,      /* row length of every table, whatever the alphabet */
+    GROUPS_MAX = 16,    /* contexts after grouping, as the format allows */
+    GROUPS_MADE = 8,    /* and as this encoder makes */
+    SCALE_BITS = 12,
+    SCALE = 1 << SCALE_BITS,
+    FLAG_BITS = 15,
+    FLAG_SCALE = 1 << FLAG_BITS,
+    STATE_MIN = 1 << 15, /* states are in [STATE_MIN, 2^31) */
+    STATE_BYTES = 4 * LANES,
+    PAD_BYTES = STATE_BYTES,
+    SMALL = 16,          /* differences below are their own token */
+    CHUNK = 4096,        /* elements between two looks at the streams' ends; a multiple of LANES */
+    HEADER_BYTES = 28,
+    DIGEST_BYTES = 32,
+    TABLE_BYTES_MAX = 16384,
+};
+
+enum { ELEMENT_WIDTH = 3, ELEMENT_FLOAT = 4 };           /* bits of the element byte */
+enum { FLAG_SPARSE = 1, FLAG_UNSIGNED = 2, FLAG_SIBLING = 4 };
+enum { SOURCE_NONE, SOURCE_BASE, SOURCE_SIBLING, SOURCE_BOTH }; /* where the context byte comes from */
+
+/* What an encoder gets, and what a decoder works on. */
+typedef struct {
+    const uint8_t *data;    /* the block (encoder) */
+    const uint8_t *base;    /* `length` bytes, or NULL: differences are from zero, or symbols are split */
+    const uint8_t *sibling; /* `length` bytes, or NULL */
+    const uint8_t *digest;  /* of the sibling, for the payload; NULL without one */
+    size_t length;
+    uint8_t element;
+    uint8_t top;            /* 0: split; else leading bits of a difference in its token */
+    uint8_t source;
+} block_t;
+
+typedef struct {
+    uint8_t element, top, flags, source, groups;
+    uint16_t table_bytes;
+    uint32_t coded, byte_bytes, bit_bytes, symbol_words, flag_words;
+} header_t;
+
+/* Where everything is in a payload whose header was checked. */
+typedef struct {
+    header_t header;
+    size_t count; /* elements */
+    const uint8_t *tail, *bytes, *bits, *table, *flag_words, *symbol_words, *flag_states, *symbol_states;
+} payload_t;
+
+typedef enum {
+    KERNEL_OK = 0,
+    BAD_HEADER,    /* unknown mode, element, flags; lengths that do not add up */
+    BAD_REFERENCE, /* a base or a sibling is needed and was not given */
+    BAD_TABLE,
+    BAD_STATE,
+    BAD_STREAM, /* ends too early or too late */
+    BAD_MEMORY,
+} status_t;
+
+enum { UNHANDLED = -1 }; /* what a variant's own loop returns for widths it leaves to plain C */
+
+/* Element 4i + j of a group has the lane 16j + i: a vector's lanes are then one byte of each of its words. */
+typedef struct {
+    uint32_t lane[LANES];
+} states_t;
+
+typedef struct {
+    uint16_t frequency[GROUPS_MAX][SYMBOLS];
+    uint32_t same[GROUPS_MAX]; /* of FLAG_SCALE: how often an element equals its base */
+} model_t;
+
+typedef struct {
+    const char *name;
+    /* The payload's length; 0 when it would not be shorter than `limit`; (size_t)-1 without memory.
+     * `limit` is at most kernel_limit(length); `out` has kernel_bound(length) bytes. */
+    size_t (*encode)(const block_t *block, uint8_t *out, size_t limit);
+    /* Decodes into `out` (block->length bytes) from a checked payload. */
+    status_t (*decode)(const payload_t *payload, const block_t *block, uint8_t *out);
+} variant_t;
+
+extern const variant_t kernel_scalar;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define KERNEL_X86 1
+extern const variant_t kernel_avx2, kernel_avx512;
+#endif
+
+/* select.c */
+void kernel_prepare(void); /* once, before anything else */
+const variant_t *kernel_select(const char *name); /* NULL: the best; or by name, NULL when it cannot run here */
+
+/* payload.c */
+INLINE int element_width(uint8_t element) { return 1 << (element & ELEMENT_WIDTH); }
+unsigned top_most(int width); /* most leading bits of a token: its alphabet has at most 256 */
+unsigned alphabet(uint8_t element, unsigned top);
+size_t kernel_limit(size_t length); /* payloads are shorter: as raw bytes, and a little */
+size_t kernel_bound(size_t length); /* what an encoder may write to: that, and tables */
+void header_write(uint8_t *out, const header_t *header);
+status_t payload_parse(const uint8_t *data, size_t size, size_t length, payload_t *payload);
+
+/* table.c */
+void frequencies_scale(const uint32_t *counts, unsigned symbols, uint16_t *frequency);
+size_t model_write(uint8_t *out, const model_t *model, unsigned groups, const uint8_t *starts, unsigned symbols,
+                   bool sparse);
+status_t model_read(const uint8_t *data, size_t size, unsigned groups, unsigned symbols, bool sparse, uint8_t *lut,
+                    model_t *model);
+void decoding_table(const uint16_t *frequency, uint32_t *table); /* 4096 entries, and room for 16 */
+void encoding_table(const uint16_t *frequency, uint32_t *table);
+
+/* grouping.c */
+typedef uint32_t counts_t[SYMBOLS];
+unsigned group_contexts(counts_t *counts, unsigned lowest, unsigned highest, unsigned symbols, unsigned stride,
+                        uint8_t *starts);
+void lut_fill(const uint8_t *starts, unsigned groups, uint8_t *lut);
+
+/* scratch.c */
+void *scratch_take(size_t size); /* 64-byte aligned; kept for the next taker when it is given back */
+void scratch_give(void *scratch);
+
+#endif

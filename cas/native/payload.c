@@ -1,0 +1,106 @@
+/* The header of a payload: written, read, every length checked (cas/spec/codecs.md, Kernel payload). */
+#include "kernel.h"
+
+unsigned top_most(int width) { return width == 2 ? 3 : width == 4 ? 2 : 1; }
+
+unsigned alphabet(uint8_t element, unsigned top)
+{
+    int width = element_width(element);
+    if (top == 0 || width == 1)
+        return SYMBOLS;
+    return SMALL + ((8u * (unsigned)width - 4) << (top + 1));
+}
+
+size_t kernel_limit(size_t length) { return length + length / 4 + 1024; }
+
+size_t kernel_bound(size_t length) { return kernel_limit(length) + TABLE_BYTES_MAX; }
+
+static void put16(uint8_t *out, uint16_t value) { memcpy(out, &value, 2); }
+static void put32(uint8_t *out, uint32_t value) { memcpy(out, &value, 4); }
+
+static uint32_t get32(const uint8_t *data)
+{
+    uint32_t value;
+    memcpy(&value, data, 4);
+    return value;
+}
+
+void header_write(uint8_t *out, const header_t *header)
+{
+    out[0] = MODE_KERNEL;
+    out[1] = header->element;
+    out[2] = header->top;
+    out[3] = header->flags;
+    out[4] = header->source;
+    out[5] = header->groups;
+    put16(out + 6, header->table_bytes);
+    put32(out + 8, header->coded);
+    put32(out + 12, header->byte_bytes);
+    put32(out + 16, header->bit_bytes);
+    put32(out + 20, header->symbol_words);
+    put32(out + 24, header->flag_words);
+}
+
+static void header_read(const uint8_t *data, header_t *header)
+{
+    header->element = data[1];
+    header->top = data[2];
+    header->flags = data[3];
+    header->source = data[4];
+    header->groups = data[5];
+    header->table_bytes = (uint16_t)(data[6] | data[7] << 8);
+    header->coded = get32(data + 8);
+    header->byte_bytes = get32(data + 12);
+    header->bit_bytes = get32(data + 16);
+    header->symbol_words = get32(data + 20);
+    header->flag_words = get32(data + 24);
+}
+
+/* Whether the fields make sense together, lengths apart. */
+static bool header_valid(const header_t *h, size_t count)
+{
+    int width = element_width(h->element);
+    bool is_float = h->element & ELEMENT_FLOAT, sparse = h->flags & FLAG_SPARSE;
+    if (h->element > (ELEMENT_WIDTH | ELEMENT_FLOAT) || h->flags > (FLAG_SPARSE | FLAG_UNSIGNED | FLAG_SIBLING))
+        return false;
+    if (h->top > top_most(width) || h->source > SOURCE_BOTH || h->groups < 1 || h->groups > GROUPS_MAX)
+        return false;
+    if (h->source == SOURCE_NONE && h->groups != 1)
+        return false;
+    if (!(h->flags & FLAG_SIBLING) != !(h->source & SOURCE_SIBLING))
+        return false;
+    if (h->top == 0 && ((!is_float && width > 1) || sparse))
+        return false;
+    if ((h->flags & FLAG_UNSIGNED) && (h->top != 0 || width == 1))
+        return false;
+    if (sparse ? h->coded > count : h->coded != count || h->flag_words != 0)
+        return false;
+    return h->symbol_words <= (h->coded + (size_t)LANES - 1) / LANES * LANES &&
+           h->flag_words <= (count + LANES - 1) / LANES * LANES;
+}
+
+status_t payload_parse(const uint8_t *data, size_t size, size_t length, payload_t *payload)
+{
+    header_t *h = &payload->header;
+    if (size < HEADER_BYTES || data[0] != MODE_KERNEL || length > UINT32_MAX / 2)
+        return BAD_HEADER;
+    header_read(data, h);
+    size_t width = (size_t)element_width(h->element), tail = length % width;
+    payload->count = length / width;
+    if (payload->count == 0 || !header_valid(h, payload->count))
+        return BAD_HEADER;
+    bool sparse = h->flags & FLAG_SPARSE;
+    payload->tail = data + HEADER_BYTES + (h->flags & FLAG_SIBLING ? DIGEST_BYTES : 0);
+    uint64_t due = (uint64_t)(payload->tail - data) + tail + h->byte_bytes + h->bit_bytes + h->table_bytes +
+                   2 * ((uint64_t)h->symbol_words + h->flag_words) + (sparse ? 2u : 1u) * STATE_BYTES;
+    if (due != size)
+        return BAD_HEADER;
+    payload->bytes = payload->tail + tail;
+    payload->bits = payload->bytes + h->byte_bytes;
+    payload->table = payload->bits + h->bit_bytes;
+    payload->flag_words = payload->table + h->table_bytes;
+    payload->symbol_words = payload->flag_words + 2 * (size_t)h->flag_words;
+    payload->flag_states = payload->symbol_words + 2 * (size_t)h->symbol_words;
+    payload->symbol_states = payload->flag_states + (sparse ? STATE_BYTES : 0);
+    return KERNEL_OK;
+}

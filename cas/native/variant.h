@@ -1,0 +1,346 @@
+/* Encoder and decoder, in plain C (cas/spec/codecs.md, Kernel payload). A variant_*.c defines VARIANT. One with a
+ * lanes_*.h also defines FAST: that header has functions of its own in place of those between #ifndef FAST and
+ * #endif, and fast_... functions that are asked first and return UNHANDLED for widths they leave to plain C. All
+ * variants write the same bytes. */
+#include "elements.h"
+
+#ifdef FAST
+#define TRY(call) fast_##call
+#else
+#define TRY(call) UNHANDLED
+#endif
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+/* Call `name(width, top, ...)` with constants, so that the compiler makes a loop for each. */
+#define FOR_WIDTH(width, call)       \
+    switch (width) {                 \
+    case 1: call(1); break;          \
+    case 2: call(2); break;          \
+    case 4: call(4); break;          \
+    default: call(8); break;         \
+    }
+
+INLINE unsigned element_of_lane(unsigned lane) { return (lane & 15) * 4 + (lane >> 4); }
+
+/* ---- contexts ---- */
+static void contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
+{
+    if (b->source == SOURCE_NONE) {
+        memset(out, 0, count);
+        return;
+    }
+    if (TRY(contexts(b, at, count, out)) != UNHANDLED)
+        return;
+    int width = element_width(b->element);
+    bool is_float = b->element & ELEMENT_FLOAT;
+#define CALL(W)                                                                                            \
+    for (size_t i = 0; i < count; i++) {                                                                   \
+        uint8_t of_base = 0, of_sibling = 0;                                                               \
+        if (b->source & SOURCE_BASE)                                                                       \
+            of_base = context_of(element_load(b->base, at + i, W), W, is_float);                           \
+        if (b->source & SOURCE_SIBLING)                                                                    \
+            of_sibling = context_of(element_load(b->sibling, at + i, W), W, is_float);                     \
+        out[i] = b->source == SOURCE_BOTH ? context_of_both(of_base, of_sibling) : of_base | of_sibling;   \
+    }
+    FOR_WIDTH(width, CALL)
+#undef CALL
+}
+
+#ifndef FAST
+static void map_bytes(uint8_t *bytes, size_t count, const uint8_t *lut)
+{
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = lut[bytes[i]];
+}
+
+
+/* Count once the symbols that occur in a group and were not counted there. */
+static void count_missing(counts_t *counts, unsigned groups, const uint8_t *group_of, const uint8_t *symbols,
+                          size_t count)
+{
+    (void)groups;
+    for (size_t i = 0; i < count; i++)
+        counts[group_of[i]][symbols[i]] += !counts[group_of[i]][symbols[i]];
+}
+#endif
+
+/* Groups of elements at..at+count, with group 0 for the padding to whole groups. */
+static void groups_of(const block_t *b, size_t at, size_t count, const uint8_t *lut, uint8_t *out)
+{
+    size_t padded = (count + LANES - 1) / LANES * LANES;
+    contexts(b, at, count, out);
+    map_bytes(out, padded, lut);
+    memset(out + count, 0, padded - count);
+}
+
+#ifndef FAST
+/* ---- symbols: rANS, LANES states in turn, 16 bits at a time ---- */
+/* Encodes whole groups, the last first, downwards from `end`; returns the first word. `groups` may be NULL. */
+static uint16_t *symbols_encode(const uint8_t *symbols, const uint8_t *groups, size_t count, const uint32_t *table,
+                                uint16_t *end, states_t *s)
+{
+    for (size_t at = count; at;) {
+        at -= LANES;
+        for (unsigned lane = LANES; lane-- > 0;) {
+            size_t i = at + element_of_lane(lane);
+            uint32_t entry = table[(groups ? groups[i] * SYMBOLS : 0) + symbols[i]];
+            uint32_t frequency = entry & 0xffff, state = s->lane[lane];
+            if (state >= frequency << 19) {
+                *--end = (uint16_t)state;
+                state >>= 16;
+            }
+            s->lane[lane] = (state / frequency << SCALE_BITS) + state % frequency + (entry >> 16);
+        }
+    }
+    return end;
+}
+
+/* Decodes whole groups from `words`; false when they go beyond `end`. */
+static bool symbols_decode(const uint8_t **words, const uint8_t *end, const uint8_t *groups, uint8_t *symbols,
+                           size_t count, const uint32_t *table, states_t *s)
+{
+    const uint8_t *p = *words;
+    for (size_t at = 0; at < count && p <= end; at += LANES)
+        for (unsigned lane = 0; lane < LANES; lane++) {
+            size_t i = at + element_of_lane(lane);
+            uint32_t state = s->lane[lane];
+            uint32_t entry = table[(groups ? (uint32_t)groups[i] << SCALE_BITS : 0) | (state & (SCALE - 1))];
+            uint16_t word;
+            memcpy(&word, p, 2);
+            symbols[i] = (uint8_t)entry;
+            state = (entry >> 8 & (SCALE - 1)) * (state >> SCALE_BITS) + (entry >> 20);
+            bool refill = state < STATE_MIN;
+            s->lane[lane] = refill ? state << 16 | word : state;
+            p += refill ? 2 : 0;
+        }
+    *words = p;
+    return p <= end;
+}
+
+/* ---- flags: the same with two symbols of 15 bits; bit i of flags is set where element i differs ---- */
+static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size_t count, const uint32_t *same,
+                              uint16_t *end, states_t *s)
+{
+    for (size_t at = count; at;) {
+        at -= LANES;
+        for (unsigned lane = LANES; lane-- > 0;) {
+            unsigned i = element_of_lane(lane);
+            uint32_t p = same[groups[at + i]], state = s->lane[lane];
+            bool differs = flags[at / LANES] >> i & 1;
+            uint32_t frequency = differs ? FLAG_SCALE - p : p, first = differs ? p : 0;
+            if (state >= frequency << 16) {
+                *--end = (uint16_t)state;
+                state >>= 16;
+            }
+            s->lane[lane] = (state / frequency << FLAG_BITS) + state % frequency + first;
+        }
+    }
+    return end;
+}
+
+static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_t *groups, uint64_t *flags,
+                         size_t count, const uint32_t *same, states_t *s)
+{
+    const uint8_t *at_word = *words;
+    for (size_t at = 0; at < count && at_word <= end; at += LANES) {
+        uint64_t bits = 0;
+        for (unsigned lane = 0; lane < LANES; lane++) {
+            unsigned i = element_of_lane(lane);
+            uint32_t p = same[groups[at + i]], state = s->lane[lane], slot = state & (FLAG_SCALE - 1);
+            bool differs = slot >= p;
+            uint16_t word;
+            memcpy(&word, at_word, 2);
+            bits |= (uint64_t)differs << i;
+            state = (differs ? FLAG_SCALE - p : p) * (state >> FLAG_BITS) + (differs ? slot - p : slot);
+            bool refill = state < STATE_MIN;
+            s->lane[lane] = refill ? state << 16 | word : state;
+            at_word += refill ? 2 : 0;
+        }
+        flags[at / LANES] = bits;
+    }
+    *words = at_word;
+    return at_word <= end;
+}
+
+#endif
+
+/* ---- tokens ---- */
+/* Differences of elements at..at+count as tokens; what is beside them to `w`. */
+static void tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
+{
+    if (TRY(tokens_make(b, at, count, tokens, w)) != UNHANDLED)
+        return;
+    unsigned top = b->top;
+    bool is_float = b->element & ELEMENT_FLOAT;
+#define CALL(W)                                                                          \
+    for (size_t i = 0; i < count; i++) {                                                 \
+        uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                       \
+        uint64_t z = difference(element_load(b->data, at + i, W), base, W, is_float);     \
+        token_t t = token_of(z, W, top);                                                 \
+        tokens[i] = t.token;                                                             \
+        if (W > 1)                                                                       \
+            put_raw(w, t.raw, t.raw_bits);                                               \
+    }
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+}
+
+/* The reverse for elements at..at+count, at most CHUNK; false when a stream is too short. */
+static int tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
+{
+    int done = TRY(tokens_undo(b, at, count, tokens, r, out));
+    if (done != UNHANDLED)
+        return done;
+    unsigned top = b->top;
+    bool is_float = b->element & ELEMENT_FLOAT;
+#define CALL(W)                                                                               \
+    for (size_t i = 0; i < count; i++) {                                                      \
+        if (i % 16 == 0 && raw_overrun(r))                                                    \
+            return false;                                                                     \
+        uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                       \
+        uint64_t z = token_value(tokens[i], get_raw(r, token_raw_bits(tokens[i], W, top)), W, top); \
+        element_store(out, at + i, W, undo_difference(z, base, W, is_float));                 \
+    }
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+    return !raw_overrun(r);
+}
+
+/* ---- sparse blocks: where elements differ, and by what ---- */
+/* Flags of elements at..at+count; contexts and differences of those that differ. Returns how many do. */
+static ptrdiff_t sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
+                             uint8_t *kept, uint8_t *values)
+{
+    ptrdiff_t done = TRY(sparse_make(b, at, count, contexts, flags, kept, values));
+    if (done != UNHANDLED)
+        return done;
+    ptrdiff_t differ = 0;
+    bool is_float = b->element & ELEMENT_FLOAT;
+    memset(flags, 0, (count + LANES - 1) / LANES * 8);
+#define CALL(W)                                                                                   \
+    for (size_t i = 0; i < count; i++) {                                                          \
+        uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                                \
+        uint64_t z = difference(element_load(b->data, at + i, W), base, W, is_float);                  \
+        flags[i / LANES] |= (uint64_t)(z != 0) << (i % LANES);                                    \
+        element_store(values, (size_t)differ, W, z);                                                      \
+        kept[differ] = contexts[i];                                                               \
+        differ += z != 0;                                                                         \
+    }
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+    return differ;
+}
+
+#ifndef FAST
+/* The groups of the elements that differ, among `count` (whole groups of LANES); returns how many. */
+static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t count, uint8_t *kept)
+{
+    size_t differ = 0;
+    for (size_t at = 0; at < count; at += LANES)
+        for (uint64_t bits = flags[at / LANES]; bits; bits &= bits - 1)
+            kept[differ++] = groups[at + (unsigned)__builtin_ctzll(bits)];
+    return differ;
+}
+
+#endif
+
+static void sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
+{
+    if (TRY(sparse_undo(b, count, flags, values, out)) != UNHANDLED)
+        return;
+    size_t used = 0, size = count * (size_t)element_width(b->element);
+    bool is_float = b->element & ELEMENT_FLOAT;
+    if (b->base)
+        memcpy(out, b->base, size);
+    else
+        memset(out, 0, size);
+#define CALL(W)                                                                                  \
+    for (size_t group = 0; group * LANES < count; group++)                                       \
+        for (uint64_t bits = flags[group]; bits; bits &= bits - 1) {                             \
+            size_t i = group * LANES + (unsigned)__builtin_ctzll(bits);                          \
+            uint64_t z = element_load(values, used++, W);                                        \
+            element_store(out, i, W, undo_difference(z, element_load(out, i, W), W, is_float));  \
+        }
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+}
+
+/* Tokens of differences, and the reverse. */
+static void values_make(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
+{
+    if (TRY(values_make(values, count, width, top, tokens, w)) != UNHANDLED)
+        return;
+#define CALL(W)                                                     \
+    for (size_t i = 0; i < count; i++) {                            \
+        token_t t = token_of(element_load(values, i, W), W, top);   \
+        tokens[i] = t.token;                                        \
+        put_raw(w, t.raw, t.raw_bits);                              \
+    }
+    FOR_WIDTH(width, CALL)
+#undef CALL
+}
+
+static int values_undo(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
+{
+    int done = TRY(values_undo(tokens, count, width, top, r, values));
+    if (done != UNHANDLED)
+        return done;
+#define CALL(W)                                                                                     \
+    for (size_t i = 0; i < count; i++) {                                                            \
+        if (i % 16 == 0 && raw_overrun(r))                                                          \
+            return false;                                                                           \
+        uint64_t raw = get_raw(r, token_raw_bits(tokens[i], W, top));                               \
+        element_store(values, i, W, token_value(tokens[i], raw, W, top));                           \
+    }
+    FOR_WIDTH(width, CALL)
+#undef CALL
+    return !raw_overrun(r);
+}
+
+/* ---- split: the top byte of the rotated word is the symbol, the rest is raw ---- */
+#ifndef FAST
+static bool any_negative(const block_t *b, size_t at, size_t count)
+{
+    uint64_t seen = 0;
+#define CALL(W)                        \
+    for (size_t i = 0; i < count; i++) \
+        seen |= element_load(b->data, at + i, W) >> (8 * W - 1);
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+    return seen;
+}
+
+#endif
+
+static void split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
+{
+    if (TRY(split_make(b, at, count, is_unsigned, symbols, w)) != UNHANDLED)
+        return;
+#define CALL(W)                        \
+    for (size_t i = 0; i < count; i++) \
+        split_one(element_load(b->data, at + i, W), W, is_unsigned, symbols + i, w);
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+}
+
+/* Elements at..at+count, at most CHUNK, from their symbols; the streams' lengths were checked before. */
+static void split_undo(const block_t *b, size_t at, size_t count, bool is_unsigned, const uint8_t *symbols,
+                       raw_reader_t *r, uint8_t *out)
+{
+    if (TRY(split_undo(b, at, count, is_unsigned, symbols, r, out)) != UNHANDLED)
+        return;
+#define CALL(W)                        \
+    for (size_t i = 0; i < count; i++) \
+        element_store(out, at + i, W, join_one(symbols[i], W, is_unsigned, r));
+    FOR_WIDTH(element_width(b->element), CALL)
+#undef CALL
+}
+
+#include "encode.h"
+#include "decode.h"
+
+const variant_t JOIN(kernel, VARIANT) = {TEXT(VARIANT), encode, decode};

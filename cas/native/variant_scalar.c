@@ -1,0 +1,3 @@
+/* The kernel for any processor. */
+#define VARIANT scalar
+#include "variant.h"

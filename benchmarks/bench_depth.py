@@ -19,6 +19,7 @@ from pathlib import Path
 from measuring import json_line, machine, show
 from peers import natural
 
+from gpu_train.base import pattern_of
 from gpu_train.refresh import Spent, deepest_base
 from gpu_train_cas import Bases, Entry, Record, Store, TensorClass
 from gpu_train_cas.deltas import MAX_DEPTH
@@ -29,19 +30,24 @@ TENSORS = [TensorClass.WEIGHTS, TensorClass.EXP_AVG, TensorClass.EXP_AVG_SQ]
 
 def store_run(store: Store, folders: list[Path], most: int) -> tuple[dict[str, float], list[Entry]]:
     """Store a run with so many deltas on top of each other at most; what it took, and the roots."""
-    history: dict[TensorClass, list[Spent]] = {one: [] for one in TensorClass}
+    histories: dict[str, dict[TensorClass, list[Spent]]] = {}
+    newest: dict[str, Entry] = {}  # of each kind of checkpoint, as the library chooses
     original: dict[TensorClass, int] = dict.fromkeys(TensorClass, 0)
     stored: dict[TensorClass, int] = dict.fromkeys(TensorClass, 0)
     roots: list[Entry] = []
     total = fresh = 0
     begun = time.process_time()
     for folder in folders:
+        kind = pattern_of(str(path.relative_to(folder)) for path in folder.rglob("*"))
+        history = histories.setdefault(kind, {one: [] for one in TensorClass})
         depths = {one: deepest_base(seen, most - 1) if most else -1 for one, seen in history.items()}
+        near = [newest[one] for one in sorted(newest, key=lambda one: one != kind)]
         with store.writer("bench") as writer:
-            added = writer.add_tree(folder, bases=Bases(roots[-1:], depths))
+            added = writer.add_tree(folder, bases=Bases(near, depths))
             with writer.commit() as txn:
                 txn.put_record(Record("checkpoint", "bench", folder.name, time.time_ns(), added.root))
         roots.append(added.root)
+        newest[kind] = added.root
         total += added.stored_bytes
         for one, cost in added.classes.items():
             original[one] += cost.original_bytes

@@ -12,7 +12,7 @@ setup(
             "gpu_train_cas.codecs._kernel",
             sources=sorted(map(str, NATIVE.glob("*.c"))),
             depends=sorted(map(str, NATIVE.glob("*.h"))),
-            extra_compile_args=["-O3", "-std=c11", "-mtune=generic", "-ffp-contract=off", "-Wall", "-Wextra"],
+            extra_compile_args=["-O3", "-std=c11", "-mtune=generic", "-ffp-contract=off", "-Wall", "-Wextra", "-g0"],
             py_limited_api=True,
             optional=True,
         )

@@ -39,29 +39,20 @@ static size_t encoder_lay(encoder_t *e, uintptr_t at, size_t count, size_t width
     return used;
 }
 
-/* What a sample says: whether most elements equal their base, and how many leading bits a token should hold. */
-static void sample(const block_t *b, size_t count, bool *sparse, uint8_t *top)
+/* Whether most elements equal their base, by a sample. */
+static bool mostly_same(const block_t *b, size_t count)
 {
-    int width = element_width(b->element);
-    bool is_float = b->element & ELEMENT_FLOAT;
-    size_t same = 0, far = 0, seen = 0;
+    size_t same = 0, seen = 0;
     for (size_t piece = 0; piece < PIECES; piece++) {
         size_t start = count / PIECES * piece, end = start + LANES < count ? start + LANES : count;
-#define CALL(W)                                                                      \
-    for (size_t i = start; i < end; i++) {                                           \
-        uint64_t base = b->base ? element_load(b->base, i, W) : 0;                   \
-        uint64_t z = difference(element_load(b->data, i, W), base, W, is_float);     \
-        same += z == 0;                                                              \
-        far += z >= 1024;                                                            \
-    }
-        FOR_WIDTH(width, CALL)
+#define CALL(W)                              \
+    for (size_t i = start; i < end; i++)     \
+        same += element_load(b->data, i, W) == (b->base ? element_load(b->base, i, W) : 0);
+        FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
         seen += end - start;
     }
-    *sparse = 2 * same > seen;
-    *top = (uint8_t)top_most(width);
-    if (width == 2 && 4 * far <= seen)
-        *top = 2;
+    return 2 * same > seen;
 }
 
 static void range_of(const uint8_t *bytes, size_t count, unsigned *lowest, unsigned *highest)
@@ -73,24 +64,6 @@ static void range_of(const uint8_t *bytes, size_t count, unsigned *lowest, unsig
     }
     *lowest = low;
     *highest = high;
-}
-
-/* Symbols that occur: 0 or not, and a range around all others. */
-typedef struct {
-    bool zero;
-    uint8_t lowest, highest;
-} present_t;
-
-static present_t present_of(const uint8_t *symbols, size_t count)
-{
-    uint8_t zero = 255, low = 255, high = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint8_t less = (uint8_t)(symbols[i] - 1);
-        zero = symbols[i] < zero ? symbols[i] : zero;
-        low = less < low ? less : low;
-        high = symbols[i] > high ? symbols[i] : high;
-    }
-    return (present_t){zero == 0, (uint8_t)(low + 1), high};
 }
 
 /* Count (context, symbol) pairs of every `stride`-th group of elements into the rows of e->counts. */
@@ -106,6 +79,22 @@ static void count_pairs(counts_t *counts, const uint8_t *contexts, const uint8_t
         if (i < end)
             counts[contexts[i]][symbols[i]]++;
     }
+}
+
+/* The same without contexts. Four tables: the next of the same symbol need not wait for the last to be stored. */
+static void count_symbols(counts_t *counts, const uint8_t *symbols, size_t count, size_t stride)
+{
+    uint32_t found[4][SYMBOLS] = {{0}};
+    for (size_t at = 0; at < count; at += LANES * stride) {
+        size_t end = at + LANES < count ? at + LANES : count, i = at;
+        for (; i + 4 <= end; i += 4)
+            for (size_t j = 0; j < 4; j++)
+                found[j][symbols[i + j]]++;
+        for (; i < end; i++)
+            found[0][symbols[i]]++;
+    }
+    for (unsigned i = 0; i < SYMBOLS; i++)
+        counts[0][i] = found[0][i] + found[1][i] + found[2][i] + found[3][i];
 }
 
 /* Count, for each context, about how many elements equal their base: all by a sample, less those that differ. */
@@ -135,14 +124,9 @@ static size_t stride_for(size_t count)
     return stride;
 }
 
-/* Counts to groups and their tables; fills the model and returns how many groups there are. `range`: contexts. */
-static unsigned model_make(encoder_t *e, unsigned lowest, unsigned highest, unsigned symbols, size_t stride,
-                           const present_t *present, bool sparse, uint8_t *starts)
+/* The groups' counts to their tables. */
+static void model_make(encoder_t *e, unsigned groups, unsigned symbols, bool sparse)
 {
-    for (unsigned c = lowest; c <= highest; c++)
-        for (unsigned i = 0; i < symbols; i++)
-            e->counts[c][i] += e->counts[256 + c][i];
-    unsigned groups = group_contexts(e->counts, lowest, highest, symbols, (unsigned)stride, starts);
     for (unsigned g = 0; g < groups; g++) {
         uint32_t *row = e->counts[g];
         if (sparse) {
@@ -153,15 +137,9 @@ static unsigned model_make(encoder_t *e, unsigned lowest, unsigned highest, unsi
             e->model->same[g] = (uint32_t)(same < 1 ? 1 : same > FLAG_SCALE - 1 ? FLAG_SCALE - 1 : same);
             row[0] = 0;
         }
-        if (stride > 1) { /* not all were counted: every symbol that may occur needs a place */
-            row[0] += present->zero && !row[0];
-            for (unsigned i = present->lowest; i <= present->highest; i++)
-                row[i] += !row[i];
-        }
         frequencies_scale(row, symbols, e->model->frequency[g]);
         encoding_table(e->model->frequency[g], e->tables + g * SYMBOLS);
     }
-    return groups;
 }
 
 /* The symbol that pads the last group: the most frequent of group 0. */
@@ -217,7 +195,6 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
     unsigned lowest = 0, highest = 0;
     size_t stride = 1, coded = count, tail = b->length - count * (size_t)width;
     size_t padded = (count + LANES - 1) / LANES * LANES;
-    present_t present = {false, 1, 0};
     bool sparse = false, grouped = b->source != SOURCE_NONE;
     uint8_t starts[256], lut[256], *at = out + HEADER_BYTES, *contexts_of = e->contexts;
     uint16_t *flag_words = e->flag_words, *symbol_words = e->symbol_words;
@@ -230,14 +207,12 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
     at = append(at, b->data + count * (size_t)width, tail);
     raw_writer_t w = {at, e->bits, 0, 0};
     if (b->top) {
-        uint8_t top;
-        sample(b, count, &sparse, &top);
-        b->top = top;
+        b->top = (uint8_t)top_most(width);
+        sparse = mostly_same(b, count);
     }
     if (b->top) {
-        uint8_t top;
-        sample(b, count, &sparse, &top);
-        b->top = top;
+        b->top = (uint8_t)top_most(width);
+        sparse = mostly_same(b, count);
         h.flags |= sparse ? FLAG_SPARSE : 0;
         coded = symbols_of(e, b, count, sparse, false, &w);
     } else {
@@ -258,24 +233,35 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
         count_same(e->counts, e->contexts, count, stride_for(count));
     } else {
         stride = stride_for(count);
-        present = present_of(e->symbols, count);
-        count_pairs(e->counts, e->contexts, e->symbols, count, stride);
+        if (grouped)
+            count_pairs(e->counts, e->contexts, e->symbols, count, stride);
+        else
+            count_symbols(e->counts, e->symbols, count, stride);
     }
     h.top = b->top;
     unsigned symbols = alphabet(b->element, b->top);
-    unsigned groups = model_make(e, lowest, highest, symbols, stride, &present, sparse, starts);
+    for (unsigned c = lowest; c <= highest; c++)
+        for (unsigned i = 0; i < symbols; i++)
+            e->counts[c][i] += e->counts[256 + c][i];
+    unsigned groups = group_contexts(e->counts, lowest, highest, symbols, (unsigned)stride, starts);
     lut_fill(starts, groups, lut);
     if (sparse) {
         map_bytes(e->contexts, padded, lut);
         memset(e->contexts + count, 0, padded - count);
-        states_start(&flag_states);
-        flag_words = flags_encode(e->flags, e->contexts, padded, e->model->same, flag_words, &flag_states);
         contexts_of = e->kept;
     }
     size_t whole = (coded + LANES - 1) / LANES * LANES;
     if (groups > 1) {
         map_bytes(contexts_of, whole, lut);
         memset(contexts_of + coded, 0, whole - coded);
+    } else if (grouped)
+        memset(contexts_of, 0, whole);
+    if (stride > 1)
+        count_missing(e->counts, groups, contexts_of, e->symbols, count);
+    model_make(e, groups, symbols, sparse);
+    if (sparse) {
+        states_start(&flag_states);
+        flag_words = flags_encode(e->flags, e->contexts, padded, e->model->same, flag_words, &flag_states);
     }
     memset(e->symbols + coded, padding_symbol(e->model), whole - coded);
     states_start(&symbol_states);

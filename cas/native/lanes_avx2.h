@@ -71,6 +71,15 @@ static void map_bytes(uint8_t *bytes, size_t count, const uint8_t *lut)
         bytes[i] = lut[bytes[i]];
 }
 
+static void count_missing(counts_t *counts, unsigned groups, const uint8_t *group_of, const uint8_t *symbols,
+                          size_t count)
+{
+    (void)groups;
+    for (size_t i = 0; i < count; i++)
+        if (counts[group_of[i]][symbols[i]] == 0)
+            counts[group_of[i]][symbols[i]] = 1;
+}
+
 /* ---- symbols ---- */
 
 /* Byte j of every 32-bit lane, at bit `bit`. */
@@ -258,44 +267,32 @@ static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_
 INLINE vec ordered16(vec v) { return _mm256_xor_si256(v, both_of(_mm256_srai_epi16(v, 15), all16(0x7fff))); }
 INLINE vec ordered32(vec v) { return _mm256_xor_si256(v, both_of(_mm256_srai_epi32(v, 31), all32(0x7fffffff))); }
 
-INLINE vec difference16(vec value, vec base, bool is_float)
+INLINE vec difference16(vec value, vec base)
 {
-    vec d = _mm256_sub_epi16(value, base);
-    if (is_float) {
-        vec sign = _mm256_srai_epi16(base, 15);
-        d = _mm256_sub_epi16(ordered16(value), ordered16(base));
-        d = _mm256_sub_epi16(_mm256_xor_si256(d, sign), sign);
-    }
+    vec sign = _mm256_srai_epi16(base, 15), d = _mm256_sub_epi16(ordered16(value), ordered16(base));
+    d = _mm256_sub_epi16(_mm256_xor_si256(d, sign), sign);
     return _mm256_xor_si256(_mm256_add_epi16(d, d), _mm256_srai_epi16(d, 15));
 }
 
-INLINE vec undo16(vec z, vec base, bool is_float)
+INLINE vec undo16(vec z, vec base)
 {
     vec odd = _mm256_sub_epi16(_mm256_setzero_si256(), both_of(z, all16(1)));
     vec d = _mm256_xor_si256(_mm256_srli_epi16(z, 1), odd), sign = _mm256_srai_epi16(base, 15);
-    if (!is_float)
-        return _mm256_add_epi16(base, d);
     d = _mm256_sub_epi16(_mm256_xor_si256(d, sign), sign);
     return ordered16(_mm256_add_epi16(ordered16(base), d));
 }
 
-INLINE vec difference32(vec value, vec base, bool is_float)
+INLINE vec difference32(vec value, vec base)
 {
-    vec d = _mm256_sub_epi32(value, base);
-    if (is_float) {
-        vec sign = _mm256_srai_epi32(base, 31);
-        d = _mm256_sub_epi32(ordered32(value), ordered32(base));
-        d = _mm256_sub_epi32(_mm256_xor_si256(d, sign), sign);
-    }
+    vec sign = _mm256_srai_epi32(base, 31), d = _mm256_sub_epi32(ordered32(value), ordered32(base));
+    d = _mm256_sub_epi32(_mm256_xor_si256(d, sign), sign);
     return _mm256_xor_si256(_mm256_add_epi32(d, d), _mm256_srai_epi32(d, 31));
 }
 
-INLINE vec undo32(vec z, vec base, bool is_float)
+INLINE vec undo32(vec z, vec base)
 {
     vec odd = _mm256_sub_epi32(_mm256_setzero_si256(), both_of(z, all32(1)));
     vec d = _mm256_xor_si256(_mm256_srli_epi32(z, 1), odd), sign = _mm256_srai_epi32(base, 31);
-    if (!is_float)
-        return _mm256_add_epi32(base, d);
     d = _mm256_sub_epi32(_mm256_xor_si256(d, sign), sign);
     return ordered32(_mm256_add_epi32(ordered32(base), d));
 }
@@ -444,70 +441,63 @@ INLINE void untokens32(const uint8_t *tokens, const beside_t *beside, size_t at,
 
 /* ---- whole blocks: full groups where they lie, the last one through a padded copy ---- */
 
-/* The loops for each width, kind and top, with constants. */
-#define FOR_TOKENS(width, is_float, top, call)             \
-    switch ((width) * 8 + (top) * 2 + (is_float)) {        \
-    case 2 * 8 + 1 * 2 + 0: call(2, false, 1); break;      \
-    case 2 * 8 + 1 * 2 + 1: call(2, true, 1); break;       \
-    case 2 * 8 + 2 * 2 + 0: call(2, false, 2); break;      \
-    case 2 * 8 + 2 * 2 + 1: call(2, true, 2); break;       \
-    case 2 * 8 + 3 * 2 + 0: call(2, false, 3); break;      \
-    case 2 * 8 + 3 * 2 + 1: call(2, true, 3); break;       \
-    case 4 * 8 + 1 * 2 + 0: call(4, false, 1); break;      \
-    case 4 * 8 + 1 * 2 + 1: call(4, true, 1); break;       \
-    case 4 * 8 + 2 * 2 + 0: call(4, false, 2); break;      \
-    case 4 * 8 + 2 * 2 + 1: call(4, true, 2); break;       \
-    default: return UNHANDLED;                             \
+/* The loops with constants, for what this encoder makes of floats: others are left to plain C. */
+#define FOR_TOKENS(element, top, call)                    \
+    switch ((element) * 4 + (top)) {                      \
+    case 5 * 4 + 3: call(2, 3); break;                    \
+    case 6 * 4 + 2: call(4, 2); break;                    \
+    default: return UNHANDLED;                            \
     }
 
 INLINE vec base_at(const uint8_t *base, size_t offset) { return base ? load(base + offset) : _mm256_setzero_si256(); }
 
 /* 64 differences as eight vectors of 32-bit lanes. */
-INLINE void differences64(const uint8_t *data, const uint8_t *base, int width, bool is_float, vec *z)
+INLINE void differences64(const uint8_t *data, const uint8_t *base, int width, vec *z)
 {
     for (size_t j = 0; j < 2 * (size_t)width; j++) {
         vec x = load(data + 32 * j), y = base_at(base, 32 * j);
         if (width == 4) {
-            z[j] = difference32(x, y, is_float);
+            z[j] = difference32(x, y);
             continue;
         }
-        vec d = difference16(x, y, is_float);
+        vec d = difference16(x, y);
         z[2 * j] = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(d));
         z[2 * j + 1] = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(d, 1));
     }
 }
 
-INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, bool is_float, unsigned top,
-                             uint8_t *tokens, raw_writer_t *w)
+INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+                             uint8_t *tokens, raw_writer_t *stream)
 {
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width;
     const uint8_t *data = b->data + at * step, *base = b->base ? b->base + at * step : NULL;
     vec z[8];
     for (; i + LANES <= count; i += LANES) {
-        differences64(data + i * step, base ? base + i * step : NULL, width, is_float, z);
-        tokens64(z, width == 4, top, tokens + i, w);
+        differences64(data + i * step, base ? base + i * step : NULL, width, z);
+        tokens64(z, width == 4, top, tokens + i, &local);
     }
     if (i < count) {
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
         memcpy(x, data + i * step, (count - i) * step);
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
-        differences64(x, y, width, is_float, z);
-        tokens64(z, width == 4, top, tokens + i, w);
+        differences64(x, y, width, z);
+        tokens64(z, width == 4, top, tokens + i, &local);
     }
+    *stream = local;
 }
 
 static int fast_tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) tokens_make_with(b, at, count, W, F, T, tokens, w)
-    FOR_TOKENS(element_width(b->element), is_float, b->top, CALL)
+#define CALL(W, T) tokens_make_with(b, at, count, W, T, tokens, w)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return 0;
 }
 
 INLINE void tokens_undo_group(const uint8_t *tokens, const beside_t *beside, size_t at, const uint8_t *base, int width,
-                              bool is_float, unsigned top, uint8_t *out)
+                              unsigned top, uint8_t *out)
 {
     for (size_t h = 0; h < 2; h++) {
         vec z[4];
@@ -518,72 +508,76 @@ INLINE void tokens_undo_group(const uint8_t *tokens, const beside_t *beside, siz
         for (size_t j = 0; j < (size_t)width; j++) {
             size_t offset = 32 * (h * (size_t)width + j);
             vec y = base_at(base, offset);
-            store(out + offset, width == 2 ? undo16(z[j], y, is_float) : undo32(z[j], y, is_float));
+            store(out + offset, width == 2 ? undo16(z[j], y) : undo32(z[j], y));
         }
     }
 }
 
 /* `tokens` has room for whole groups. */
-INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, bool is_float, unsigned top,
-                            uint8_t *tokens, raw_reader_t *r, uint8_t *out)
+INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+                            uint8_t *tokens, raw_reader_t *stream, uint8_t *out)
 {
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
     const uint8_t *base = b->base ? b->base + at * step : NULL;
     beside_t beside;
     out += at * step;
     memset(tokens + count, 0, padded - count);
-    if (!beside_get(tokens, padded, width, top, r, &beside))
+    if (!beside_get(tokens, padded, width, top, &local, &beside))
         return 0;
     for (; i + LANES <= count; i += LANES)
-        tokens_undo_group(tokens, &beside, i, base ? base + i * step : NULL, width, is_float, top, out + i * step);
+        tokens_undo_group(tokens, &beside, i, base ? base + i * step : NULL, width, top, out + i * step);
     if (i < count) {
         uint8_t x[4 * LANES], y[4 * LANES] = {0};
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
-        tokens_undo_group(tokens, &beside, i, y, width, is_float, top, x);
+        tokens_undo_group(tokens, &beside, i, y, width, top, x);
         memcpy(out + i * step, x, (count - i) * step);
     }
+    *stream = local;
     return 1;
 }
 
 static int fast_tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) return tokens_undo_with(b, at, count, W, F, T, tokens, r, out)
-    FOR_TOKENS(element_width(b->element), is_float, b->top, CALL)
+#define CALL(W, T) return tokens_undo_with(b, at, count, W, T, tokens, r, out)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
 }
 
 /* Differences lie behind each other, with room for whole groups. */
-INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
+INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *stream)
 {
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
     memset(values + count * step, 0, LANES * step);
     for (size_t i = 0; i < count; i += LANES) {
         vec z[8];
         for (size_t j = 0; j < 8; j++)
             z[j] = width == 4 ? load(values + i * step + 32 * j) : widen16(values + i * step + 16 * j);
-        tokens64(z, width == 4, top, tokens + i, w);
+        tokens64(z, width == 4, top, tokens + i, &local);
     }
+    *stream = local;
 }
 
 static int fast_values_make(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
 {
-#define CALL(W, F, T) values_make_with(values, count, W, T, tokens, w)
-    FOR_TOKENS(width, 1, top, CALL)
+#define CALL(W, T) values_make_with(values, count, W, T, tokens, w)
+    FOR_TOKENS(width == 2 ? 5 : width == 4 ? 6 : 0, top, CALL)
 #undef CALL
     return 0;
 }
 
-INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
+INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *stream, uint8_t *values)
 {
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
     beside_t beside;
     memset(tokens + count, 0, LANES);
     for (size_t at = 0; at < count; at += CHUNK) {
         size_t left = (count - at + LANES - 1) / LANES * LANES, chunk = left < CHUNK ? left : CHUNK;
-        if (!beside_get(tokens + at, chunk, width, top, r, &beside))
+        if (!beside_get(tokens + at, chunk, width, top, &local, &beside))
             return 0;
         for (size_t i = 0; i < chunk; i += 32) {
             vec z[4];
@@ -595,19 +589,20 @@ INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned t
                 store(values + (at + i) * step + 32 * j, z[j]);
         }
     }
+    *stream = local;
     return 1;
 }
 
 static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
 {
-#define CALL(W, F, T) return values_undo_with(tokens, count, W, T, r, values)
-    FOR_TOKENS(width, 1, top, CALL)
+#define CALL(W, T) return values_undo_with(tokens, count, W, T, r, values)
+    FOR_TOKENS(width == 2 ? 5 : width == 4 ? 6 : 0, top, CALL)
 #undef CALL
     return UNHANDLED;
 }
 
 /* ---- sparse blocks ---- */
-INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width, bool is_float,
+INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width,
                                   const uint8_t *contexts, uint64_t *flags, uint8_t *kept, uint8_t *values)
 {
     size_t step = (size_t)width, differ = 0;
@@ -638,7 +633,7 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
         for (; bits; bits &= bits - 1) {
             unsigned place = (unsigned)_tzcnt_u64(bits);
             uint64_t value = element_load(data, place, width), of = base ? element_load(base, place, width) : 0;
-            element_store(values, differ, width, difference(value, of, width, is_float));
+            element_store(values, differ, width, difference(value, of, width, true));
             kept[differ++] = contexts[i + place];
         }
     }
@@ -648,9 +643,8 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
 static ptrdiff_t fast_sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
                                   uint8_t *kept, uint8_t *values)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) return sparse_make_with(b, at, count, W, F, contexts, flags, kept, values)
-    FOR_TOKENS(element_width(b->element), is_float, 1, CALL)
+#define CALL(W, T) return sparse_make_with(b, at, count, W, contexts, flags, kept, values)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
 }
@@ -685,17 +679,6 @@ static bool any_negative(const block_t *b, size_t at, size_t count)
     return found;
 }
 
-/* 7 bits of each of 8 bytes (bits 1-7) together, and back. */
-#define UPPER_SEVEN 0xfefefefefefefefeull
-
-INLINE void sevens_put(raw_writer_t *w, vec bytes)
-{
-    uint64_t lows[4];
-    store(lows, bytes);
-    for (int i = 0; i < 4; i++)
-        put_remainder(w, _pext_u64(lows[i], UPPER_SEVEN), 56);
-}
-
 INLINE vec thirds(void) /* bytes 0-2 of each 32-bit lane, one lane after another, in 12 of 16 bytes */
 {
     return _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
@@ -711,7 +694,9 @@ INLINE void split16(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
     store(symbols, pack16(_mm256_srli_epi16(r[0], 8), _mm256_srli_epi16(r[1], 8)));
     vec low = pack16(both_of(r[0], all16(255)), both_of(r[1], all16(255)));
     if (is_unsigned) {
-        sevens_put(w, low);
+        uint8_t lows[32];
+        store(lows, low);
+        put_sevens(w, lows, 32);
     } else {
         store(w->bytes, low);
         w->bytes += 32;
@@ -728,8 +713,11 @@ INLINE void split32(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
         low[j] = both_of(r[j], all32(255));
     }
     store(symbols, pack32(high[0], high[1], high[2], high[3]));
-    if (is_unsigned)
-        sevens_put(w, pack32(low[0], low[1], low[2], low[3]));
+    if (is_unsigned) {
+        uint8_t lows[32];
+        store(lows, pack32(low[0], low[1], low[2], low[3]));
+        put_sevens(w, lows, 32);
+    }
     for (int j = 0; j < 4; j++)
         if (is_unsigned) {
             vec middle = both_of(_mm256_srli_epi32(r[j], 8), all32(0xffff));
@@ -744,58 +732,57 @@ INLINE void split32(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
         }
 }
 
+/* The loops with constants. */
+INLINE void split_make_with(const uint8_t *data, size_t count, int width, bool is_unsigned, uint8_t *symbols,
+                            raw_writer_t *stream)
+{
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
+    size_t i = 0, step = (size_t)width;
+    for (; i + 32 <= count; i += 32)
+        if (width == 2)
+            split16(data + i * step, is_unsigned, symbols + i, &local);
+        else
+            split32(data + i * step, is_unsigned, symbols + i, &local);
+    for (; i < count; i++)
+        split_one(element_load(data, i, width), width, is_unsigned, symbols + i, &local);
+    *stream = local;
+}
+
 static int fast_split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols,
                            raw_writer_t *w)
 {
     int width = element_width(b->element);
-    if (width != 2 && width != 4)
+    const uint8_t *data = b->data + at * (size_t)width;
+    if (width == 2 && is_unsigned)
+        split_make_with(data, count, 2, true, symbols, w);
+    else if (width == 2)
+        split_make_with(data, count, 2, false, symbols, w);
+    else if (width == 4 && is_unsigned)
+        split_make_with(data, count, 4, true, symbols, w);
+    else if (width == 4)
+        split_make_with(data, count, 4, false, symbols, w);
+    else
         return UNHANDLED;
-    size_t i = 0, step = (size_t)width;
-    for (; i + 32 <= count; i += 32)
-        if (width == 2)
-            split16(b->data + (at + i) * step, is_unsigned, symbols + i, w);
-        else
-            split32(b->data + (at + i) * step, is_unsigned, symbols + i, w);
-    for (; i < count; i++)
-        split_one(element_load(b->data, at + i, width), width, is_unsigned, symbols + i, w);
     return 0;
 }
 
-INLINE vec sevens_get(raw_reader_t *r) /* bits 1-7 of 32 bytes */
+/* 32 elements; `lows` has their lowest bytes where they are unsigned, and is NULL where the byte stream does. */
+INLINE void join16(const uint8_t *symbols, const uint8_t *lows, raw_reader_t *r, uint8_t *out)
 {
-    uint64_t lows[4];
-    for (int i = 0; i < 4; i++) {
-        lows[i] = _pdep_u64(window(r), UPPER_SEVEN);
-        r->at += 56;
-    }
-    return load(lows);
-}
-
-INLINE void join16(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, uint8_t *out)
-{
-    vec low;
-    if (is_unsigned) {
-        low = sevens_get(r);
-    } else {
-        low = load(r->bytes);
-        r->bytes += 32;
-    }
-    low = _mm256_permute4x64_epi64(low, 0xd8);
+    vec low = _mm256_permute4x64_epi64(load(lows ? lows : r->bytes), 0xd8);
     vec high = _mm256_permute4x64_epi64(load(symbols), 0xd8);
     vec a = _mm256_unpacklo_epi8(low, high), b = _mm256_unpackhi_epi8(low, high);
+    r->bytes += lows ? 0 : 32;
     store(out, either(_mm256_srli_epi16(a, 1), _mm256_slli_epi16(a, 15)));
     store(out + 32, either(_mm256_srli_epi16(b, 1), _mm256_slli_epi16(b, 15)));
 }
 
-INLINE void join32(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, uint8_t *out)
+INLINE void join32(const uint8_t *symbols, const uint8_t *lows, raw_reader_t *r, uint8_t *out)
 {
-    uint8_t lows[32];
     vec from = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1));
-    if (is_unsigned)
-        store(lows, sevens_get(r));
     for (int j = 0; j < 4; j++) {
         vec v = _mm256_slli_epi32(widen8(symbols + 8 * j), 24);
-        if (is_unsigned) {
+        if (lows) {
             v = either(v, either(_mm256_slli_epi32(widen16(r->bytes), 8), widen8(lows + 8 * j)));
             r->bytes += 16;
         } else {
@@ -807,19 +794,39 @@ INLINE void join32(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, ui
     }
 }
 
+/* The loops with constants. */
+INLINE void split_undo_with(size_t count, int width, bool is_unsigned, const uint8_t *symbols, raw_reader_t *stream,
+                            uint8_t *out)
+{
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
+    size_t i = 0, step = (size_t)width;
+    uint8_t lows[CHUNK]; /* well before use, as in beside_get() */
+    if (is_unsigned)
+        get_sevens(&local, lows, count / 32 * 32);
+    for (; i + 32 <= count; i += 32)
+        if (width == 2)
+            join16(symbols + i, is_unsigned ? lows + i : NULL, &local, out + i * step);
+        else
+            join32(symbols + i, is_unsigned ? lows + i : NULL, &local, out + i * step);
+    for (; i < count; i++)
+        element_store(out, i, width, join_one(symbols[i], width, is_unsigned, &local));
+    *stream = local;
+}
+
 static int fast_split_undo(const block_t *b, size_t at, size_t count, bool is_unsigned, const uint8_t *symbols,
                            raw_reader_t *r, uint8_t *out)
 {
     int width = element_width(b->element);
-    if (width != 2 && width != 4)
+    out += at * (size_t)width;
+    if (width == 2 && is_unsigned)
+        split_undo_with(count, 2, true, symbols, r, out);
+    else if (width == 2)
+        split_undo_with(count, 2, false, symbols, r, out);
+    else if (width == 4 && is_unsigned)
+        split_undo_with(count, 4, true, symbols, r, out);
+    else if (width == 4)
+        split_undo_with(count, 4, false, symbols, r, out);
+    else
         return UNHANDLED;
-    size_t i = 0, step = (size_t)width;
-    for (; i + 32 <= count; i += 32)
-        if (width == 2)
-            join16(symbols + i, is_unsigned, r, out + (at + i) * step);
-        else
-            join32(symbols + i, is_unsigned, r, out + (at + i) * step);
-    for (; i < count; i++)
-        element_store(out, at + i, width, join_one(symbols[i], width, is_unsigned, r));
     return 0;
 }

@@ -88,13 +88,55 @@ static int fast_contexts(const block_t *b, size_t at, size_t count, uint8_t *out
     return 0;
 }
 
+/* Bytes of a table of 256. */
+typedef struct {
+    vec part[4];
+} bytes256_t;
+
+INLINE bytes256_t table_load(const uint8_t *table)
+{
+    return (bytes256_t){{load(table), load(table + 64), load(table + 128), load(table + 192)}};
+}
+
+INLINE vec table_look(const bytes256_t *t, vec index)
+{
+    vec low = _mm512_permutex2var_epi8(t->part[0], index, t->part[1]);
+    vec high = _mm512_permutex2var_epi8(t->part[2], index, t->part[3]);
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
+}
+
 static void map_bytes(uint8_t *bytes, size_t count, const uint8_t *lut)
 {
-    vec a = load(lut), b = load(lut + 64), c = load(lut + 128), d = load(lut + 192);
-    for (size_t i = 0; i < count; i += LANES) {
-        vec v = load(bytes + i);
-        vec low = _mm512_permutex2var_epi8(a, v, b), high = _mm512_permutex2var_epi8(c, v, d);
-        store(bytes + i, _mm512_mask_blend_epi8(_mm512_movepi8_mask(v), low, high));
+    bytes256_t table = table_load(lut);
+    for (size_t i = 0; i < count; i += LANES)
+        store(bytes + i, table_look(&table, load(bytes + i)));
+}
+
+/* With a bit per pair of up to 8 groups and 256 symbols that has been counted. */
+static void count_missing(counts_t *counts, unsigned groups, const uint8_t *group_of, const uint8_t *symbols,
+                          size_t count)
+{
+    _Static_assert(GROUPS_MADE <= 8, "32 bytes for each group");
+    uint8_t counted[256] = {0};
+    for (unsigned g = 0; g < groups; g++)
+        for (unsigned i = 0; i < SYMBOLS; i++)
+            counted[32 * g + i / 8] |= (uint8_t)((counts[g][i] != 0) << (i % 8));
+    bytes256_t table = table_load(counted);
+    vec powers = _mm512_set4_epi32((int)0x80402010, 0x08040201, (int)0x80402010, 0x08040201);
+    for (size_t at = 0; at < count; at += LANES) {
+        vec s = load(symbols + at), g = load(group_of + at);
+        vec row = _mm512_slli_epi16(g, 5), place = _mm512_and_si512(_mm512_srli_epi16(s, 3), all8(31));
+        vec bit = _mm512_shuffle_epi8(powers, _mm512_and_si512(s, all8(7)));
+        __mmask64 missing = _mm512_testn_epi8_mask(table_look(&table, _mm512_or_si512(row, place)), bit);
+        missing = at + LANES > count ? _bzhi_u64(missing, (unsigned)(count - at)) : missing;
+        if (!missing)
+            continue;
+        for (; missing; missing &= missing - 1) {
+            size_t i = at + _tzcnt_u64(missing);
+            counts[group_of[i]][symbols[i]] += !counts[group_of[i]][symbols[i]];
+            counted[32 * group_of[i] + symbols[i] / 8] |= (uint8_t)(1 << (symbols[i] % 8));
+        }
+        table = table_load(counted);
     }
 }
 
@@ -105,12 +147,17 @@ static void map_bytes(uint8_t *bytes, size_t count, const uint8_t *lut)
     ((bit) >= 8 * (j) ? _mm512_slli_epi32(_mm512_and_si512(v, all32(255u << (8 * (j)))), (bit) - 8 * (j)) \
                       : _mm512_and_si512(_mm512_srli_epi32(v, 8 * (j) - (bit)), all32(255u << (bit))))
 
-/* floor(x / f) for x < f << 19: a quotient that is exact or one too small, then mended. */
-INLINE vec divide(vec x, vec f, vec *rest)
+/* About 1 / f, near enough for divide(). */
+INLINE __m512 inverse(vec f)
 {
     __m512 ff = _mm512_cvtepi32_ps(f), r = _mm512_rcp14_ps(ff);
-    r = _mm512_mul_ps(r, _mm512_fnmadd_ps(ff, r, _mm512_set1_ps(2)));
-    vec q = _mm512_cvttps_epi32(_mm512_fmsub_ps(_mm512_cvtepi32_ps(x), r, _mm512_set1_ps(0.25f)));
+    return _mm512_mul_ps(r, _mm512_fnmadd_ps(ff, r, _mm512_set1_ps(2)));
+}
+
+/* floor(x / f) for x < f << 19: a quotient that is exact or one too small, then mended. */
+INLINE vec divide(vec x, vec f, __m512 inverse_f, vec *rest)
+{
+    vec q = _mm512_cvttps_epi32(_mm512_fmsub_ps(_mm512_cvtepi32_ps(x), inverse_f, _mm512_set1_ps(0.25f)));
     vec left = _mm512_sub_epi32(x, _mm512_mullo_epi32(q, f));
     __mmask16 more = _mm512_cmpge_epu32_mask(left, f);
     *rest = _mm512_mask_sub_epi32(left, more, left, f);
@@ -152,7 +199,7 @@ INLINE uint16_t *symbols_encode_with(const uint8_t *symbols, const uint8_t *grou
         vec entry = gather(index, table), f = _mm512_and_si512(entry, all32(0xffff)), rest;      \
         __mmask16 full = _mm512_cmpge_epu32_mask(x[j], _mm512_slli_epi32(f, 19));                \
         p = words_put(p, x[j], full);                                                            \
-        vec q = divide(_mm512_mask_srli_epi32(x[j], full, x[j], 16), f, &rest);                  \
+        vec q = divide(_mm512_mask_srli_epi32(x[j], full, x[j], 16), f, inverse(f), &rest);                  \
         x[j] = _mm512_add_epi32(_mm512_slli_epi32(q, SCALE_BITS),                                \
                                 _mm512_add_epi32(rest, _mm512_srli_epi32(entry, 16)));           \
     }
@@ -214,26 +261,34 @@ static bool symbols_decode(const uint8_t **words, const uint8_t *end, const uint
 static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size_t count, const uint32_t *same,
                               uint16_t *p, states_t *s)
 {
-    vec x[4], table = load(same);
+    /* frequencies and their inverses by group, of elements that are equal and of elements that differ */
+    vec x[4], equal = load(same), other = _mm512_sub_epi32(all32(FLAG_SCALE), equal);
+    __m512 equal_inverse = inverse(_mm512_max_epu32(equal, all32(1))), other_inverse = inverse(other);
     for (int j = 0; j < 4; j++)
         x[j] = load(s->lane + 16 * j);
     for (size_t at = count; at;) {
         at -= LANES;
         vec c = load(groups + at);
-        for (int j = 3; j >= 0; j--) {
-            /* the permutation looks at the lowest 4 bits only, which hold the group */
-            vec f = _mm512_permutexvar_epi32(_mm512_srli_epi32(c, (unsigned)(8 * j)), table), rest;
-            __mmask16 differs = (__mmask16)_pext_u64(flags[at / LANES], EVERY_FOURTH << j);
-            vec first = _mm512_maskz_mov_epi32(differs, f);
-            f = _mm512_mask_sub_epi32(f, differs, all32(FLAG_SCALE), f);
-            __mmask16 full = _mm512_cmpge_epu32_mask(x[j], _mm512_slli_epi32(f, 16));
-            if (full) {
-                p = words_put(p, x[j], full);
-                x[j] = _mm512_mask_srli_epi32(x[j], full, x[j], 16);
-            }
-            vec q = divide(x[j], f, &rest);
-            x[j] = _mm512_add_epi32(_mm512_slli_epi32(q, FLAG_BITS), _mm512_add_epi32(rest, first));
-        }
+        uint64_t bits = flags[at / LANES];
+#define STEP(j)                                                                                         \
+    {                                                                                                   \
+        /* of the index, the permutations look at the group's 4 bits and at the flag in bit 4 only */   \
+        __mmask16 differs = (__mmask16)_pext_u64(bits, EVERY_FOURTH << j);                              \
+        vec index = _mm512_srli_epi32(c, 8 * j), rest;                                                  \
+        index = _mm512_mask_or_epi32(index, differs, index, all32(16));                                 \
+        vec f = _mm512_permutex2var_epi32(equal, index, other);                                         \
+        __m512 inverse_f = _mm512_permutex2var_ps(equal_inverse, index, other_inverse);                 \
+        __mmask16 full = _mm512_cmpge_epu32_mask(x[j], _mm512_slli_epi32(f, 16));                       \
+        if (full) {                                                                                     \
+            p = words_put(p, x[j], full);                                                               \
+            x[j] = _mm512_mask_srli_epi32(x[j], full, x[j], 16);                                        \
+        }                                                                                               \
+        vec q = divide(x[j], f, inverse_f, &rest);                                                      \
+        rest = _mm512_mask_add_epi32(rest, differs, rest, _mm512_sub_epi32(all32(FLAG_SCALE), f));      \
+        x[j] = _mm512_add_epi32(_mm512_slli_epi32(q, FLAG_BITS), rest);                                 \
+    }
+        STEP(3) STEP(2) STEP(1) STEP(0)
+#undef STEP
     }
     for (int j = 0; j < 4; j++)
         store(s->lane + 16 * j, x[j]);
@@ -271,44 +326,32 @@ static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_
 INLINE vec ordered16(vec v) { return _mm512_xor_si512(v, _mm512_and_si512(_mm512_srai_epi16(v, 15), all16(0x7fff))); }
 INLINE vec ordered32(vec v) { return _mm512_xor_si512(v, _mm512_and_si512(_mm512_srai_epi32(v, 31), all32(0x7fffffff))); }
 
-INLINE vec difference16(vec value, vec base, bool is_float)
+INLINE vec difference16(vec value, vec base)
 {
-    vec d = _mm512_sub_epi16(value, base);
-    if (is_float) {
-        vec sign = _mm512_srai_epi16(base, 15);
-        d = _mm512_sub_epi16(ordered16(value), ordered16(base));
-        d = _mm512_sub_epi16(_mm512_xor_si512(d, sign), sign);
-    }
+    vec sign = _mm512_srai_epi16(base, 15), d = _mm512_sub_epi16(ordered16(value), ordered16(base));
+    d = _mm512_sub_epi16(_mm512_xor_si512(d, sign), sign);
     return _mm512_xor_si512(_mm512_add_epi16(d, d), _mm512_srai_epi16(d, 15));
 }
 
-INLINE vec undo16(vec z, vec base, bool is_float)
+INLINE vec undo16(vec z, vec base)
 {
     vec odd = _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_and_si512(z, all16(1)));
     vec d = _mm512_xor_si512(_mm512_srli_epi16(z, 1), odd), sign = _mm512_srai_epi16(base, 15);
-    if (!is_float)
-        return _mm512_add_epi16(base, d);
     d = _mm512_sub_epi16(_mm512_xor_si512(d, sign), sign);
     return ordered16(_mm512_add_epi16(ordered16(base), d));
 }
 
-INLINE vec difference32(vec value, vec base, bool is_float)
+INLINE vec difference32(vec value, vec base)
 {
-    vec d = _mm512_sub_epi32(value, base);
-    if (is_float) {
-        vec sign = _mm512_srai_epi32(base, 31);
-        d = _mm512_sub_epi32(ordered32(value), ordered32(base));
-        d = _mm512_sub_epi32(_mm512_xor_si512(d, sign), sign);
-    }
+    vec sign = _mm512_srai_epi32(base, 31), d = _mm512_sub_epi32(ordered32(value), ordered32(base));
+    d = _mm512_sub_epi32(_mm512_xor_si512(d, sign), sign);
     return _mm512_xor_si512(_mm512_add_epi32(d, d), _mm512_srai_epi32(d, 31));
 }
 
-INLINE vec undo32(vec z, vec base, bool is_float)
+INLINE vec undo32(vec z, vec base)
 {
     vec odd = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_and_si512(z, all32(1)));
     vec d = _mm512_xor_si512(_mm512_srli_epi32(z, 1), odd), sign = _mm512_srai_epi32(base, 31);
-    if (!is_float)
-        return _mm512_add_epi32(base, d);
     d = _mm512_sub_epi32(_mm512_xor_si512(d, sign), sign);
     return ordered32(_mm512_add_epi32(ordered32(base), d));
 }
@@ -459,13 +502,13 @@ INLINE vec base_at(const uint8_t *base, size_t offset)
     return base ? load(base + offset) : _mm512_setzero_si512();
 }
 
-INLINE void tokens_make_group(const uint8_t *data, const uint8_t *base, int width, bool is_float, unsigned top,
+INLINE void tokens_make_group(const uint8_t *data, const uint8_t *base, int width, unsigned top,
                               uint8_t *tokens, raw_writer_t *w)
 {
     vec z[4];
     for (int j = 0; j < width; j++) {
         vec x = load(data + 64 * j), y = base_at(base, 64 * (size_t)j);
-        z[j] = width == 2 ? difference16(x, y, is_float) : difference32(x, y, is_float);
+        z[j] = width == 2 ? difference16(x, y) : difference32(x, y);
     }
     if (width == 2)
         tokens16(z, top, tokens, w);
@@ -473,49 +516,42 @@ INLINE void tokens_make_group(const uint8_t *data, const uint8_t *base, int widt
         tokens32(z, top, tokens, w);
 }
 
-INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, bool is_float, unsigned top,
-                             uint8_t *tokens, raw_writer_t *w)
+INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+                             uint8_t *tokens, raw_writer_t *stream)
 {
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width;
     const uint8_t *data = b->data + at * step, *base = b->base ? b->base + at * step : NULL;
     for (; i + LANES <= count; i += LANES)
-        tokens_make_group(data + i * step, base ? base + i * step : NULL, width, is_float, top, tokens + i, w);
+        tokens_make_group(data + i * step, base ? base + i * step : NULL, width, top, tokens + i, &local);
     if (i < count) {
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
         memcpy(x, data + i * step, (count - i) * step);
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
-        tokens_make_group(x, y, width, is_float, top, tokens + i, w);
+        tokens_make_group(x, y, width, top, tokens + i, &local);
     }
+    *stream = local;
 }
 
-/* The loops for each width, kind and top, with constants. */
-#define FOR_TOKENS(width, is_float, top, call)             \
-    switch ((width) * 8 + (top) * 2 + (is_float)) {        \
-    case 2 * 8 + 1 * 2 + 0: call(2, false, 1); break;      \
-    case 2 * 8 + 1 * 2 + 1: call(2, true, 1); break;       \
-    case 2 * 8 + 2 * 2 + 0: call(2, false, 2); break;      \
-    case 2 * 8 + 2 * 2 + 1: call(2, true, 2); break;       \
-    case 2 * 8 + 3 * 2 + 0: call(2, false, 3); break;      \
-    case 2 * 8 + 3 * 2 + 1: call(2, true, 3); break;       \
-    case 4 * 8 + 1 * 2 + 0: call(4, false, 1); break;      \
-    case 4 * 8 + 1 * 2 + 1: call(4, true, 1); break;       \
-    case 4 * 8 + 2 * 2 + 0: call(4, false, 2); break;      \
-    case 4 * 8 + 2 * 2 + 1: call(4, true, 2); break;       \
-    default: return UNHANDLED;                             \
+/* The loops with constants, for what this encoder makes of floats: others are left to plain C. */
+#define FOR_TOKENS(element, top, call)                    \
+    switch ((element) * 4 + (top)) {                      \
+    case 5 * 4 + 3: call(2, 3); break;                    \
+    case 6 * 4 + 2: call(4, 2); break;                    \
+    default: return UNHANDLED;                            \
     }
 
 static int fast_tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) tokens_make_with(b, at, count, W, F, T, tokens, w)
-    FOR_TOKENS(element_width(b->element), is_float, b->top, CALL)
+#define CALL(W, T) tokens_make_with(b, at, count, W, T, tokens, w)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return 0;
 }
 
 INLINE void tokens_undo_group(const uint8_t *tokens, const uint8_t *remainders, const uint8_t *base, int width,
-                              bool is_float, unsigned top, raw_reader_t *r, uint8_t *out)
+                              unsigned top, raw_reader_t *r, uint8_t *out)
 {
     vec z[4];
     if (width == 2)
@@ -524,46 +560,48 @@ INLINE void tokens_undo_group(const uint8_t *tokens, const uint8_t *remainders, 
         untokens32(tokens, remainders, top, r, z);
     for (int j = 0; j < width; j++) {
         vec y = base_at(base, 64 * (size_t)j);
-        store(out + 64 * j, width == 2 ? undo16(z[j], y, is_float) : undo32(z[j], y, is_float));
+        store(out + 64 * j, width == 2 ? undo16(z[j], y) : undo32(z[j], y));
     }
 }
 
 /* `tokens` has room for whole groups. */
-INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, bool is_float, unsigned top,
-                            uint8_t *tokens, raw_reader_t *r, uint8_t *out)
+INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+                            uint8_t *tokens, raw_reader_t *stream, uint8_t *out)
 {
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
     const uint8_t *base = b->base ? b->base + at * step : NULL;
     uint8_t remainders[CHUNK];
     out += at * step;
     memset(tokens + count, 0, padded - count);
-    if (!remainders_get(tokens, padded, top, r, remainders))
+    if (!remainders_get(tokens, padded, top, &local, remainders))
         return 0;
-    for (; i + LANES <= count && !raw_overrun(r); i += LANES)
-        tokens_undo_group(tokens + i, remainders + i, base ? base + i * step : NULL, width, is_float, top, r,
+    for (; i + LANES <= count && !raw_overrun(&local); i += LANES)
+        tokens_undo_group(tokens + i, remainders + i, base ? base + i * step : NULL, width, top, &local,
                           out + i * step);
-    if (i < count && !raw_overrun(r)) {
+    if (i < count && !raw_overrun(&local)) {
         uint8_t x[4 * LANES], y[4 * LANES] = {0};
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
-        tokens_undo_group(tokens + i, remainders + i, y, width, is_float, top, r, x);
+        tokens_undo_group(tokens + i, remainders + i, y, width, top, &local, x);
         memcpy(out + i * step, x, (count - i) * step);
     }
-    return !raw_overrun(r);
+    *stream = local;
+    return !raw_overrun(&local);
 }
 
 static int fast_tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) return tokens_undo_with(b, at, count, W, F, T, tokens, r, out)
-    FOR_TOKENS(element_width(b->element), is_float, b->top, CALL)
+#define CALL(W, T) return tokens_undo_with(b, at, count, W, T, tokens, r, out)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
 }
 
 /* Differences lie padded to whole groups behind each other: what follows the last may be anything but is in reach. */
-INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
+INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *stream)
 {
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
     memset(values + count * step, 0, LANES * step);
     for (size_t i = 0; i < count; i += LANES) {
@@ -571,52 +609,55 @@ INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned 
         for (int j = 0; j < width; j++)
             z[j] = load(values + i * step + 64 * (size_t)j);
         if (width == 2)
-            tokens16(z, top, tokens + i, w);
+            tokens16(z, top, tokens + i, &local);
         else
-            tokens32(z, top, tokens + i, w);
+            tokens32(z, top, tokens + i, &local);
     }
+    *stream = local;
 }
 
 static int fast_values_make(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
 {
-#define CALL(W, F, T) values_make_with(values, count, W, T, tokens, w)
-    FOR_TOKENS(width, 1, top, CALL)
+#define CALL(W, T) values_make_with(values, count, W, T, tokens, w)
+    FOR_TOKENS(width == 2 ? 5 : width == 4 ? 6 : 0, top, CALL)
 #undef CALL
     return 0;
 }
 
-INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
+INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *stream, uint8_t *values)
 {
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
     uint8_t remainders[CHUNK];
     memset(tokens + count, 0, LANES);
     for (size_t i = 0; i < count; i += LANES) {
         size_t left = (count - i + LANES - 1) / LANES * LANES;
         vec z[4];
-        if (i % CHUNK == 0 && !remainders_get(tokens + i, left < CHUNK ? left : CHUNK, top, r, remainders))
+        if (i % CHUNK == 0 && !remainders_get(tokens + i, left < CHUNK ? left : CHUNK, top, &local, remainders))
             return 0;
-        if (raw_overrun(r))
+        if (raw_overrun(&local))
             return 0;
         if (width == 2)
-            untokens16(tokens + i, remainders + i % CHUNK, top, r, z);
+            untokens16(tokens + i, remainders + i % CHUNK, top, &local, z);
         else
-            untokens32(tokens + i, remainders + i % CHUNK, top, r, z);
+            untokens32(tokens + i, remainders + i % CHUNK, top, &local, z);
         for (int j = 0; j < width; j++)
             store(values + i * step + 64 * (size_t)j, z[j]);
     }
-    return !raw_overrun(r);
+    *stream = local;
+    return !raw_overrun(&local);
 }
 
 static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
 {
-#define CALL(W, F, T) return values_undo_with(tokens, count, W, T, r, values)
-    FOR_TOKENS(width, 1, top, CALL)
+#define CALL(W, T) return values_undo_with(tokens, count, W, T, r, values)
+    FOR_TOKENS(width == 2 ? 5 : width == 4 ? 6 : 0, top, CALL)
 #undef CALL
     return UNHANDLED;
 }
 
 /* ---- sparse blocks ---- */
-INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width, bool is_float,
+INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width,
                                   const uint8_t *contexts, uint64_t *flags, uint8_t *kept, uint8_t *values)
 {
     size_t step = (size_t)width, differ = 0;
@@ -635,13 +676,13 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
         for (int j = 0; j < width; j++) {
             vec v = load(data + 64 * j), u = base_at(base, 64 * (size_t)j);
             if (width == 2) {
-                vec z = difference16(v, u, is_float);
+                vec z = difference16(v, u);
                 __mmask32 m = _mm512_test_epi16_mask(z, z);
                 store(to, _mm512_maskz_compress_epi16(m, z));
                 to += 2 * ones(m);
                 bits |= (uint64_t)m << (32 * j);
             } else {
-                vec z = difference32(v, u, is_float);
+                vec z = difference32(v, u);
                 __mmask16 m = _mm512_test_epi32_mask(z, z);
                 store(to, _mm512_maskz_compress_epi32(m, z));
                 to += 4 * ones(m);
@@ -658,9 +699,8 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
 static ptrdiff_t fast_sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
                                   uint8_t *kept, uint8_t *values)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) return sparse_make_with(b, at, count, W, F, contexts, flags, kept, values)
-    FOR_TOKENS(element_width(b->element), is_float, 1, CALL)
+#define CALL(W, T) return sparse_make_with(b, at, count, W, contexts, flags, kept, values)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
 }
@@ -676,7 +716,7 @@ static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t c
     return differ;
 }
 
-INLINE void sparse_undo_with(const block_t *b, size_t count, int width, bool is_float, const uint64_t *flags,
+INLINE void sparse_undo_with(const block_t *b, size_t count, int width, const uint64_t *flags,
                              const uint8_t *values, uint8_t *out)
 {
     size_t step = (size_t)width;
@@ -694,11 +734,11 @@ INLINE void sparse_undo_with(const block_t *b, size_t count, int width, bool is_
             vec u = base_at(base, 64 * (size_t)j), v = load(values);
             if (width == 2) {
                 __mmask32 m = (__mmask32)(bits >> (32 * j));
-                store(to + 64 * j, undo16(_mm512_maskz_expand_epi16(m, v), u, is_float));
+                store(to + 64 * j, undo16(_mm512_maskz_expand_epi16(m, v), u));
                 values += 2 * ones(m);
             } else {
                 __mmask16 m = (__mmask16)(bits >> (16 * j));
-                store(to + 64 * j, undo32(_mm512_maskz_expand_epi32(m, v), u, is_float));
+                store(to + 64 * j, undo32(_mm512_maskz_expand_epi32(m, v), u));
                 values += 4 * ones(m);
             }
         }
@@ -709,9 +749,8 @@ INLINE void sparse_undo_with(const block_t *b, size_t count, int width, bool is_
 
 static int fast_sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
 {
-    bool is_float = b->element & ELEMENT_FLOAT;
-#define CALL(W, F, T) sparse_undo_with(b, count, W, F, flags, values, out)
-    FOR_TOKENS(element_width(b->element), is_float, 1, CALL)
+#define CALL(W, T) sparse_undo_with(b, count, W, flags, values, out)
+    FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return 0;
 }
@@ -731,9 +770,6 @@ static bool any_negative(const block_t *b, size_t at, size_t count)
     return found;
 }
 
-/* 7 bits of each of 8 bytes (bits 1-7) together, and back. */
-#define UPPER_SEVEN 0xfefefefefefefefeull
-
 INLINE vec low_bytes3(void) /* bytes 0-2 of each 32-bit lane, one lane after another */
 {
     uint8_t order[64] = {0};
@@ -742,7 +778,7 @@ INLINE vec low_bytes3(void) /* bytes 0-2 of each 32-bit lane, one lane after ano
     return load(order);
 }
 
-static void split16(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
+INLINE void split16(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
 {
     vec r[2];
     for (int j = 0; j < 2; j++) {
@@ -752,10 +788,9 @@ static void split16(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
     store(symbols, pack16(_mm512_srli_epi16(r[0], 8), _mm512_srli_epi16(r[1], 8)));
     vec low = pack16(_mm512_and_si512(r[0], all16(255)), _mm512_and_si512(r[1], all16(255)));
     if (is_unsigned) {
-        uint64_t lows[8];
+        uint8_t lows[LANES];
         store(lows, low);
-        for (int i = 0; i < 8; i++)
-            put_remainder(w, _pext_u64(lows[i], UPPER_SEVEN), 56);
+        put_sevens(w, lows, LANES);
     } else {
         store(w->bytes, low);
         w->bytes += 64;
@@ -772,10 +807,9 @@ INLINE void split32(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
     }
     store(symbols, pack32(high[0], high[1], high[2], high[3]));
     if (is_unsigned) {
-        uint64_t lows[8];
+        uint8_t lows[LANES];
         store(lows, pack32(low[0], low[1], low[2], low[3]));
-        for (int i = 0; i < 8; i++)
-            put_remainder(w, _pext_u64(lows[i], UPPER_SEVEN), 56);
+        put_sevens(w, lows, LANES);
     }
     for (int j = 0; j < 4; j++)
         if (is_unsigned) {
@@ -787,55 +821,56 @@ INLINE void split32(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
         }
 }
 
-static int fast_split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
+/* The loops with constants. */
+INLINE void split_make_with(const uint8_t *data, size_t count, int width, bool is_unsigned, uint8_t *symbols,
+                            raw_writer_t *stream)
 {
-    int width = element_width(b->element);
-    if (width != 2 && width != 4)
-        return UNHANDLED;
-    vec order = low_bytes3();
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width;
+    vec order = low_bytes3();
     for (; i + LANES <= count; i += LANES)
         if (width == 2)
-            split16(b->data + (at + i) * step, is_unsigned, symbols + i, w);
+            split16(data + i * step, is_unsigned, symbols + i, &local);
         else
-            split32(b->data + (at + i) * step, is_unsigned, symbols + i, w, order);
+            split32(data + i * step, is_unsigned, symbols + i, &local, order);
     for (; i < count; i++)
-        split_one(element_load(b->data, at + i, width), width, is_unsigned, symbols + i, w);
+        split_one(element_load(data, i, width), width, is_unsigned, symbols + i, &local);
+    *stream = local;
+}
+
+static int fast_split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols,
+                           raw_writer_t *w)
+{
+    int width = element_width(b->element);
+    const uint8_t *data = b->data + at * (size_t)width;
+    if (width == 2 && is_unsigned)
+        split_make_with(data, count, 2, true, symbols, w);
+    else if (width == 2)
+        split_make_with(data, count, 2, false, symbols, w);
+    else if (width == 4 && is_unsigned)
+        split_make_with(data, count, 4, true, symbols, w);
+    else if (width == 4)
+        split_make_with(data, count, 4, false, symbols, w);
+    else
+        return UNHANDLED;
     return 0;
 }
 
-INLINE vec sevens_get(raw_reader_t *r) /* bits 1-7 of 64 bytes */
+/* 64 elements; `lows` has their lowest bytes where they are unsigned, and is NULL where the byte stream does. */
+INLINE void join16(const uint8_t *symbols, const uint8_t *lows, raw_reader_t *r, uint8_t *out)
 {
-    uint64_t lows[8];
-    for (int i = 0; i < 8; i++)
-        lows[i] = _pdep_u64(window(r), UPPER_SEVEN), r->at += 56;
-    return load(lows);
-}
-
-INLINE void join16(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, uint8_t *out)
-{
-    vec low;
-    if (is_unsigned)
-        low = sevens_get(r);
-    else {
-        low = load(r->bytes);
-        r->bytes += 64;
-    }
-    low = spread(low);
-    vec high = spread(load(symbols));
+    vec low = spread(load(lows ? lows : r->bytes)), high = spread(load(symbols));
     vec a = _mm512_unpacklo_epi8(low, high), b = _mm512_unpackhi_epi8(low, high);
+    r->bytes += lows ? 0 : LANES;
     store(out, _mm512_or_si512(_mm512_srli_epi16(a, 1), _mm512_slli_epi16(a, 15)));
     store(out + 64, _mm512_or_si512(_mm512_srli_epi16(b, 1), _mm512_slli_epi16(b, 15)));
 }
 
-INLINE void join32(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, uint8_t *out, vec order)
+INLINE void join32(const uint8_t *symbols, const uint8_t *lows, raw_reader_t *r, uint8_t *out, vec order)
 {
-    uint8_t lows[LANES];
-    if (is_unsigned)
-        store(lows, sevens_get(r));
     for (int j = 0; j < 4; j++) {
         vec v = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(symbols + 16 * j))), 24);
-        if (is_unsigned) {
+        if (lows) {
             vec middle = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)r->bytes));
             vec low = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(lows + 16 * j)));
             v = _mm512_or_si512(v, _mm512_or_si512(_mm512_slli_epi32(middle, 8), low));
@@ -848,23 +883,43 @@ INLINE void join32(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, ui
     }
 }
 
+/* The loops with constants. */
+INLINE void split_undo_with(size_t count, int width, bool is_unsigned, const uint8_t *symbols, raw_reader_t *stream,
+                            uint8_t *out)
+{
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
+    size_t i = 0, step = (size_t)width;
+    uint8_t lows[CHUNK]; /* well before use, as in remainders_get() */
+    if (is_unsigned)
+        get_sevens(&local, lows, count / LANES * LANES);
+    uint8_t from[64] = {0};
+    for (int j = 0; j < 64; j++)
+        from[j] = (uint8_t)(j / 4 * 3 + j % 4);
+    vec order = load(from);
+    for (; i + LANES <= count; i += LANES)
+        if (width == 2)
+            join16(symbols + i, is_unsigned ? lows + i : NULL, &local, out + i * step);
+        else
+            join32(symbols + i, is_unsigned ? lows + i : NULL, &local, out + i * step, order);
+    for (; i < count; i++)
+        element_store(out, i, width, join_one(symbols[i], width, is_unsigned, &local));
+    *stream = local;
+}
+
 static int fast_split_undo(const block_t *b, size_t at, size_t count, bool is_unsigned, const uint8_t *symbols,
                            raw_reader_t *r, uint8_t *out)
 {
     int width = element_width(b->element);
-    if (width != 2 && width != 4)
+    out += at * (size_t)width;
+    if (width == 2 && is_unsigned)
+        split_undo_with(count, 2, true, symbols, r, out);
+    else if (width == 2)
+        split_undo_with(count, 2, false, symbols, r, out);
+    else if (width == 4 && is_unsigned)
+        split_undo_with(count, 4, true, symbols, r, out);
+    else if (width == 4)
+        split_undo_with(count, 4, false, symbols, r, out);
+    else
         return UNHANDLED;
-    uint8_t from[64] = {0};
-    for (int i = 0; i < 64; i++)
-        from[i] = (uint8_t)(i / 4 * 3 + i % 4);
-    vec order = load(from);
-    size_t i = 0, step = (size_t)width;
-    for (; i + LANES <= count; i += LANES)
-        if (width == 2)
-            join16(symbols + i, is_unsigned, r, out + (at + i) * step);
-        else
-            join32(symbols + i, is_unsigned, r, out + (at + i) * step, order);
-    for (; i < count; i++)
-        element_store(out, at + i, width, join_one(symbols[i], width, is_unsigned, r));
     return 0;
 }

@@ -57,6 +57,15 @@ static void map_bytes(uint8_t *bytes, size_t count, const uint8_t *lut)
         bytes[i] = lut[bytes[i]];
 }
 
+
+/* Count once the symbols that occur in a group and were not counted there. */
+static void count_missing(counts_t *counts, unsigned groups, const uint8_t *group_of, const uint8_t *symbols,
+                          size_t count)
+{
+    (void)groups;
+    for (size_t i = 0; i < count; i++)
+        counts[group_of[i]][symbols[i]] += !counts[group_of[i]][symbols[i]];
+}
 #endif
 
 /* Groups of elements at..at+count, with group 0 for the padding to whole groups. */

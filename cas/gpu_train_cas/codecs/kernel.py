@@ -102,8 +102,6 @@ def decode(
             raise Damaged(f"a kernel payload for {length} bytes with a {name} of {len(other)}")
     if variant() == NUMPY:
         return twin.decode(payload, length, base, sibling)
-    if len(payload) > 2 * length + (1 << 16):
-        raise Damaged(f"a kernel payload of {len(payload)} bytes for a block of {length}")
     out = np.empty(length, np.uint8)
     status = _kernel.decode(payload, out.data, base, sibling, variant())
     if status:

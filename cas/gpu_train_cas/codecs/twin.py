@@ -47,12 +47,11 @@ def _pad(values: Array, fill: int = 0) -> Array:
     return np.concatenate([values, np.full(padded(len(values)) - len(values), fill, values.dtype)])
 
 
-def _sample(z: Array, width: int) -> tuple[bool, int]:
-    """Whether the block is sparse, and how many leading bits a token should hold."""
+def _mostly_same(z: Array) -> bool:
+    """Whether more than half of a sample of differences is 0."""
     step = len(z) // 32
     seen = np.concatenate([z[piece * step : piece * step + LANES] for piece in range(32)])
-    top = 2 if width == 2 and 4 * int((seen >= 1024).sum()) <= len(seen) else top_most(width)
-    return 2 * int((seen == 0).sum()) > len(seen), top
+    return 2 * int((seen == 0).sum()) > len(seen)
 
 
 def _counts(contexts: Array, symbols: Array) -> Array:
@@ -60,20 +59,17 @@ def _counts(contexts: Array, symbols: Array) -> Array:
     return found.reshape(256, SYMBOLS)
 
 
-def _model(counts: Array, stride: int, symbols: Array, *, sparse: bool) -> Model:
+def _model(counts: Array, stride: int, contexts: Array, symbols: Array, *, sparse: bool) -> Model:
     starts, rows = twin_model.group(counts, stride)
     same = []
+    if stride > 1:  # not all were counted: every symbol that occurs needs a place
+        found = _counts(twin_model.groups_of(starts, contexts), symbols)
+        rows = [np.where(row == 0, found[group] != 0, row) for group, row in enumerate(rows)]
     for row in rows:
         total = int(row.sum())
         same.append(min(max((int(row[0]) * FLAG_SCALE + total // 2) // total, 1), FLAG_SCALE - 1) if total else 1 << 14)
         if sparse:
             row[0] = 0
-        if stride > 1:
-            others = symbols[symbols != 0]
-            if len(others):
-                present = slice(int(others.min()), int(others.max()) + 1)
-                row[present] = np.maximum(row[present], 1)
-            row[0] = max(int(row[0]), int((symbols == 0).any()))
     return Model(starts, np.stack([twin_model.scale(row) for row in rows]), np.array(same))
 
 
@@ -95,8 +91,8 @@ def encode(
     differs = np.ones(count, bool)
     if tokens:
         z = words.difference(values, of_base if of_base is not None else np.zeros_like(values))
-        sparse, top = _sample(z, width)
-        if sparse:
+        top = top_most(width)
+        if _mostly_same(z):
             flags, differs = SPARSE, z != 0
         symbols, raw_bits, raw = elements.tokens(z[differs], words.bits, top)
         byte_stream, bit_stream = elements.put_raw(raw, raw_bits)
@@ -115,7 +111,7 @@ def encode(
         stride = 1
     else:
         counts = _counts(contexts[counted], symbols[counted])
-    model = _model(counts, stride, symbols, sparse=bool(flags & SPARSE))
+    model = _model(counts, stride, contexts[differs], symbols, sparse=bool(flags & SPARSE))
     groups = model.groups_of(contexts)
     if flags & SPARSE:
         same, differ = model.same[_pad(groups)], _pad(differs)

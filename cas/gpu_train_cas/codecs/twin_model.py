@@ -34,7 +34,12 @@ class Model:
 
     def groups_of(self, contexts: Array) -> Array:
         """The group of each context byte."""
-        return np.searchsorted(np.array(self.starts[1:]), contexts, side="right")
+        return groups_of(self.starts, contexts)
+
+
+def groups_of(starts: list[int], contexts: Array) -> Array:
+    """The group of each context byte, by the groups' first contexts."""
+    return np.searchsorted(np.array(starts[1:]), contexts, side="right")
 
 
 def scale(counts: Array) -> Array:

@@ -164,7 +164,7 @@ class Tour:
         try:
             self.call("mount", "demo", where, capture=True)
         except Failed as error:
-            print(f"skipped: {error}")
+            print(f"skipped: {str(error).removeprefix('gpu-train: error: ')}")
             return False
         print(f"$ ls {where} {where}/checkpoints")
         print("  ".join(sorted(os.listdir(self.mount_point))))

@@ -135,7 +135,7 @@ class Config:
         home = Home.locate() if home is None else home
         env = environment.current() if environ is None else environ
         layers = [_from_file(home.config_file)]
-        project = find_project_file(Path.cwd() if cwd is None else cwd)
+        project = find_project_file(cwd)
         if project is not None:
             layers.append(_from_file(project))
         layers += [_configured.layer(), _from_environment(env)]
@@ -172,8 +172,13 @@ def variable_of(key: str) -> str:
     return environment.SETTINGS_PREFIX + key.upper().replace(".", "_")
 
 
-def find_project_file(start: Path) -> Path | None:
-    """The nearest gpu-train.toml in `start` or a folder above it."""
+def find_project_file(start: Path | None = None) -> Path | None:
+    """The nearest gpu-train.toml in `start`, by default the working directory, or a folder above it."""
+    if start is None:
+        try:
+            start = Path.cwd()
+        except FileNotFoundError:  # it was deleted under us, and takes no settings with it
+            return None
     for folder in (start.absolute(), *start.absolute().parents):
         candidate = folder / PROJECT_FILE
         if candidate.is_file():

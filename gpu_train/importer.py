@@ -28,8 +28,9 @@ def import_checkpoints(
     """Store existing checkpoints as a job's: all of a run folder, oldest first, or the one that `path` is.
 
     The job is found by id or name, and made when it is not there. A single checkpoint is called `name`, or as
-    its folder or file. The same content again under the same name changes nothing (`Stored.is_new` is
-    False). What is visibly not whole is stored as incomplete. `progress` begins anew with each checkpoint.
+    its folder or file; a name also makes one checkpoint of a folder in which nothing proves itself to be one.
+    The same content again under the same name changes nothing (`Stored.is_new` is False). What is visibly
+    not whole is stored as incomplete. `progress` begins anew with each checkpoint.
 
     Raises:
         NotFound: when there is nothing at `path`, or no checkpoint in it.
@@ -37,7 +38,7 @@ def import_checkpoints(
         SourceChanged, StorageFull: as for ingest; what was stored before stays.
     """
     source = Path(path).expanduser().absolute()
-    found = _oldest_first(checkpoints_in(source))
+    found = _oldest_first(checkpoints_in(source, is_one=name is not None))
     if name is not None:
         if len(found) > 1:
             raise UsageError(f"{source} holds {len(found)} checkpoints; --name is for a single one")
@@ -55,8 +56,10 @@ def import_checkpoints(
     return stored
 
 
-def checkpoints_in(source: Path) -> list[Found]:
+def checkpoints_in(source: Path, *, is_one: bool = False) -> list[Found]:
     """The checkpoint that a path is, or all those in the run folder that it is.
+
+    With `is_one` the person says that it is a single one, which holds unless some in it prove themselves.
 
     Raises:
         NotFound: when there is nothing at `source`, or no checkpoint in it.
@@ -77,8 +80,13 @@ def checkpoints_in(source: Path) -> list[Found]:
         return [itself]
     if named_like_one and members:
         return [itself]
+    if is_one and members and all(_finished(one, "").proof == IMPORTED for one in inside):
+        return [itself]
     if not inside:
-        raise NotFound(f"{source} holds nothing that looks like a checkpoint; give the checkpoint's own folder or file")
+        raise NotFound(
+            f"{source} holds nothing that looks like a checkpoint; give the checkpoint's own folder or file, "
+            "or say that it is one with --name"
+        )
     return inside
 
 

@@ -6,13 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_train_cas.digest import HOLE, Digest
-from gpu_train_cas.errors import Damaged, NotFound, TooNew, UnsafeName
+from gpu_train_cas.errors import UNREADABLE, NotFound
 from gpu_train_cas.index import Index
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.registry import Registry, Row, Txn
 from gpu_train_cas.tree import Entry, EntryKind
 
-_BROKEN = (Damaged, NotFound, TooNew, UnsafeName)
 _Parts = list[tuple[bytes, Digest, str]]
 
 
@@ -59,7 +58,7 @@ class AffectedWalk:
         self._met([digest])
         try:
             parts = self._bad_part(digest) or self._entry(self._reader.record(digest).root)
-        except _BROKEN as e:
+        except UNREADABLE as e:
             parts = self._lost(digest, e)
         for path, part, reason in parts:
             yield Hit(digest, row["kind"], row["owner"], row["name"], path, part, reason)
@@ -80,7 +79,7 @@ class AffectedWalk:
                 blocks = set() if parts else self._reader.manifest(entry).stored_digests()
                 self._met(blocks)
                 self._known[digest] = parts or self._blocks(blocks)
-            except _BROKEN as e:
+            except UNREADABLE as e:
                 self._known[digest] = self._lost(digest, e)
         return self._known[digest]
 
@@ -114,7 +113,7 @@ class AffectedWalk:
         try:
             if not parts:
                 return self._reader.tree(entry.digest).entries
-        except _BROKEN as e:
+        except UNREADABLE as e:
             parts = self._lost(entry.digest, e)
         self._known[entry.digest] = parts
         return ()

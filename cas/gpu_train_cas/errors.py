@@ -108,6 +108,10 @@ class TooNew(GpuTrainError):
     """The store was written by a newer version, which the message names."""
 
 
+UNREADABLE = (Damaged, NotFound, TooNew, UnsafeName)
+"""What reading a stored object back may raise: such an object says nothing of what it needs."""
+
+
 @contextmanager
 def mapped_os_errors(what: str) -> Iterator[None]:
     """Turn the OSErrors that a person can act on into ours; `what` names what was being done.

@@ -18,7 +18,7 @@ from typing import TypeVar
 from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.compaction import Compaction, PackUse, remove_orphans, usage, worth_rewriting
 from gpu_train_cas.digest import Digest
-from gpu_train_cas.errors import Busy, Damaged, NotFound, mapped_os_errors
+from gpu_train_cas.errors import UNREADABLE, Busy, mapped_os_errors
 from gpu_train_cas.filesystem import remove_if_there, size_if_there
 from gpu_train_cas.index import Location
 from gpu_train_cas.ingest import Folders
@@ -151,7 +151,7 @@ class _Survey:
         for key, row in records:
             try:
                 mark_records(reader, [key], self._marks)
-            except (Damaged, NotFound) as e:
+            except UNREADABLE as e:
                 sound = False
                 self.report.kept.append(
                     f"record {key.hex()[:16]} ({row['owner']}/{row['name']}) cannot be read, so that what it needs "

@@ -54,8 +54,12 @@ class Writer:
         self._reader = reader
         self._folders = folders
         self._lease = Lease(folders.leases, purpose)
-        with registry.read() as txn:
-            self._lease.announce(tables.index.generation(txn))
+        try:
+            with registry.read() as txn:
+                self._lease.announce(tables.index.generation(txn))
+        except BaseException:  # nobody will call close: a lease that stays locked would make every gc wait
+            self._lease.release()
+            raise
         self._packer = Packer(folders.tmp, self._lease.id)
         self._namer = Namer(registry, tables.index, reader, threads or os.cpu_count() or 1)
 

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpu_train_cas.errors import mapped_os_errors
 from gpu_train_cas.filesystem import remove_if_there
@@ -80,14 +81,22 @@ def leases(folder: Path) -> Iterator[LeaseFacts]:
         except FileNotFoundError:
             continue
         try:
-            text = os.pread(fd, 4096, 0)
-            facts = json.loads(text) if text else {}
+            facts = _facts(os.pread(fd, 4096, 0))
             yield LeaseFacts(
                 path.name.removesuffix(SUFFIX), facts.get("generation"), int(facts.get("pid", 0)),
                 str(facts.get("purpose", "")), _locked(fd),
             )  # fmt: skip
         finally:
             os.close(fd)
+
+
+def _facts(text: bytes) -> dict[str, Any]:
+    """What a lease says; nothing while it is being written, which counts as still starting."""
+    try:
+        facts = json.loads(text)
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def remove_dead(folder: Path) -> list[str]:

@@ -1,7 +1,8 @@
-"""What can be told of an LMDB file before it is mapped: whether it is as long as it says.
+"""What must be seen to before LMDB maps its files, since afterwards it is SIGBUS, which ends the process.
 
-LMDB maps the file and reads pages by number; a page behind the end of a truncated file is not an error
-there but SIGBUS, which ends the process. Layout of the meta pages: lmdb.h and mdb.c of LMDB 0.9 (MDB_meta).
+LMDB reads pages of `data.mdb` by number, also behind the end of a truncated file, and writes to the map of
+`lock.mdb`, which is sparse at first and may not find room on a full disk. Layout of the meta pages: lmdb.h
+and mdb.c of LMDB 0.9 (MDB_meta).
 """
 
 from __future__ import annotations
@@ -16,6 +17,26 @@ _PAGE_HEADER_BYTES = 16
 _META = struct.Struct("=II8x8xI44x48xQQ")  # magic, version, page size, last page, transaction
 _MAGIC = 0xBEEFC0DE
 _MAX_BYTES = 1 << 40  # no registry is so long: a meta page that says so is garbage
+
+
+_READER_BYTES = 64
+_LOCK_HEADER_BYTES = 4096  # MDB_txninfo is smaller; what is left over is a few reader slots more
+
+
+def ensure_locks(file: Path, readers: int) -> None:
+    """Make `lock.mdb` as large as LMDB will have it, with all of it on the disk.
+
+    Raises:
+        OSError: ENOSPC when there is no room for it; EROFS and EACCES when it cannot be written.
+    """
+    size = readers * _READER_BYTES + _LOCK_HEADER_BYTES
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        found = os.fstat(fd)
+        if found.st_size < size or found.st_blocks == 0:  # new, or copied as a hole: nobody has it mapped yet
+            os.posix_fallocate(fd, 0, size)
+    finally:
+        os.close(fd)
 
 
 def ensure_length(file: Path, *, read_only: bool) -> None:

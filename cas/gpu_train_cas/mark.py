@@ -79,7 +79,7 @@ def mark_records(reader: Reader, records: Iterable[Digest], marks: Marks) -> Non
     """Mark records with everything they need.
 
     Raises:
-        Damaged, NotFound: when a record, tree or manifest cannot be read; what it needs is then unknown.
+        Damaged, NotFound, TooNew, UnsafeName: when something cannot be read; what it needs is then unknown.
     """
     for digest in records:
         if marks.add(digest):

@@ -84,7 +84,11 @@ class PackWriter:
         with mapped_os_errors(f"writing {path}"):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.size_bytes = 0
-        self._append(_HEAD.pack(PACK_MAGIC, VERSION, 0))
+        try:
+            self._append(_HEAD.pack(PACK_MAGIC, VERSION, 0))
+        except BaseException:  # the caller has nothing yet that it could discard
+            self.discard()
+            raise
 
     def add(
         self, kind: Kind, digest: Digest, length: int, encoded: Encoded, base: Digest | None = None,

@@ -30,13 +30,14 @@ from gpu_train_cas.errors import (
     mapped_os_errors,
 )
 from gpu_train_cas.filesystem import check_fit, size_if_there
-from gpu_train_cas.mapfile import ensure_length
+from gpu_train_cas.mapfile import ensure_length, ensure_locks
 
 FORMAT = 1
 """Version of the whole store's layout; a program that knows only a lower one refuses to open it."""
 
 MAP_BYTES = 128 << 30
 MAX_READERS = 1024
+NEARLY_FULL_BYTES = 4 << 20
 MAX_TABLES = 64
 Row = dict[str, Any]
 
@@ -89,7 +90,10 @@ class Table:
     def get_bytes(self, txn: Txn, key: bytes) -> bytes | None:
         """The raw value of a key."""
         db = self._registry.handle(self.name)
-        return None if db is None else cast("bytes | None", txn.raw.get(key, db=db))
+        try:
+            return None if db is None else cast("bytes | None", txn.raw.get(key, db=db))
+        except lmdb.Error as e:
+            raise _ours(e, "reading the registry") from e
 
     def put_bytes(self, txn: Txn, key: bytes, value: bytes) -> None:
         """Set the raw value of a key."""
@@ -117,7 +121,7 @@ class Table:
         db = self._registry.handle(self.name)
         if db is None:
             return
-        with txn.raw.cursor(db=db) as cursor:
+        with mapped_lmdb_errors("reading the registry"), txn.raw.cursor(db=db) as cursor:
             if not self._place(cursor, prefix, reverse, start):
                 return
             found = cursor.iterprev() if reverse else cursor.iternext()
@@ -189,9 +193,7 @@ class Registry:
             if shared is not None and shared.read_only and not read_only:
                 raise Busy(f"{path} is open for reading only in this process; close it first")
             if shared is None:
-                if size_if_there(path / "data.mdb"):
-                    with mapped_os_errors(f"opening the registry {path}"):
-                        ensure_length(path / "data.mdb", read_only=read_only)
+                _ensure_mappable(path, read_only=read_only)
                 env = lmdb.open(
                     str(path), map_size=MAP_BYTES, max_dbs=MAX_TABLES, max_readers=MAX_READERS,
                     readonly=read_only, create=not read_only, subdir=True, mode=0o600,
@@ -276,7 +278,7 @@ class Registry:
             raw.abort()
             raise
         self._shared.writer = 0
-        with mapped_lmdb_errors("writing the registry"):
+        with mapped_lmdb_errors("writing the registry", self.path):
             raw.commit()
 
     def _refuse_within_write(self, what: str) -> None:
@@ -310,29 +312,51 @@ class Registry:
             )
 
 
+def _ensure_mappable(path: Path, *, read_only: bool) -> None:
+    with mapped_os_errors(f"opening the registry {path}"):
+        if size_if_there(path / "data.mdb"):
+            ensure_length(path / "data.mdb", read_only=read_only)
+        try:
+            ensure_locks(path / "lock.mdb", MAX_READERS)
+        except OSError as e:
+            if not (read_only and e.errno in (errno.EROFS, errno.EACCES)):  # LMDB then does without locks
+                raise
+
+
 @contextmanager
-def mapped_lmdb_errors(what: str) -> Iterator[None]:
-    """Turn LMDB's errors into ours; `what` names what was being done.
+def mapped_lmdb_errors(what: str, path: Path | None = None) -> Iterator[None]:
+    """Turn LMDB's errors into ours; `what` names what was being done, `path` the disk written to, if any.
 
     Raises:
         StorageFull, ReadOnly, Busy, Damaged: as the cause says.
     """
     try:
         yield
-    except GpuTrainError:
-        raise
-    except (lmdb.MapFullError, lmdb.DbsFullError) as e:
-        raise StorageFull(f"{what}: the registry's map is full ({MAP_BYTES >> 30} GiB); run `gpu-train gc`") from e
-    except lmdb.ReadersFullError as e:
-        raise Busy(f"{what}: all {MAX_READERS} reader slots are taken; run `gpu-train doctor`") from e
-    except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.VersionMismatchError) as e:
-        raise Damaged(f"{what}: {e}; run `gpu-train repair --rebuild-registry`") from e
-    except lmdb.ReadonlyError as e:
-        raise ReadOnly(f"{what}: {e}") from e
     except lmdb.Error as e:
-        text = str(e)
-        if os.strerror(errno.ENOSPC) in text or os.strerror(errno.EDQUOT) in text:
-            raise StorageFull(f"{what}: no space left on the disk; free some and try again") from e
-        if os.strerror(errno.EROFS) in text or os.strerror(errno.EACCES) in text:
-            raise ReadOnly(f"{what}: {text}; set GPU_TRAIN_HOME to a place that can be written") from e
-        raise Damaged(f"{what}: {text}; see `gpu-train doctor`") from e
+        raise _ours(e, what, path) from e
+
+
+def _ours(e: lmdb.Error, what: str, path: Path | None = None) -> GpuTrainError:
+    """What we raise for an error of LMDB's."""
+    text = str(e)
+    match e:
+        case lmdb.MapFullError() | lmdb.DbsFullError():
+            return StorageFull(f"{what}: the registry's map is full ({MAP_BYTES >> 30} GiB); run `gpu-train gc`")
+        case lmdb.ReadersFullError():
+            return Busy(f"{what}: all {MAX_READERS} reader slots are taken; run `gpu-train doctor`")
+        case lmdb.CorruptedError() | lmdb.PageNotFoundError() | lmdb.InvalidError() | lmdb.VersionMismatchError():
+            return Damaged(f"{what}: {text}; run `gpu-train repair --rebuild-registry`")
+        case lmdb.ReadonlyError():
+            return ReadOnly(f"{what}: {text}")
+    # LMDB says EIO where the disk took only a part of what it wrote.
+    part = path is not None and os.strerror(errno.EIO) in text and _nearly_full(path)
+    if part or os.strerror(errno.ENOSPC) in text or os.strerror(errno.EDQUOT) in text:
+        return StorageFull(f"{what}: no space left on the disk; free some and try again")
+    if os.strerror(errno.EROFS) in text or os.strerror(errno.EACCES) in text:
+        return ReadOnly(f"{what}: {text}; set GPU_TRAIN_HOME to a place that can be written")
+    return Damaged(f"{what}: {text}; see `gpu-train doctor`")
+
+
+def _nearly_full(path: Path) -> bool:
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize < NEARLY_FULL_BYTES

@@ -135,7 +135,7 @@ class Tree:
         try:
             version, wires = msgpack.unpackb(data)[:2]
             wires = list(wires)
-        except (ValueError, TypeError, msgpack.UnpackException) as e:
+        except (ValueError, TypeError, LookupError, msgpack.UnpackException) as e:
             raise Damaged(f"a tree cannot be read: {e}") from e
         if version != VERSION:
             raise TooNew(f"a tree of version {version}: this gpu-train reads {VERSION}; install a newer one")

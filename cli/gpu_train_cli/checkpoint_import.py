@@ -18,7 +18,11 @@ from gpu_train_cli.text import count, size
 @click.command("import", cls=Command, exits=[3, 4])
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--job", required=True, help="The job they become part of; made when it does not exist.")
-@click.option("--name", metavar="CKPT", help="The name of a single checkpoint. [default: its folder's or file's]")
+@click.option(
+    "--name",
+    metavar="CKPT",
+    help="The name of a single checkpoint, which DIR then is unless it holds others. [default: its folder's or file's]",
+)
 @reading
 @pass_invocation
 def import_checkpoints(invocation: Invocation, directory: Path, job: str, name: str | None, output: Output) -> None:

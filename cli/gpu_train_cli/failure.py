@@ -34,6 +34,8 @@ def _worded(error: Exception) -> tuple[str, int]:
             return f"{error.format_message().rstrip('.')}; see `{where} --help`", error.exit_code
         case click.ClickException():
             return error.format_message(), error.exit_code
+        case FileNotFoundError() if error.filename is None and error.strerror:  # from getcwd(3)
+            return "the working directory is gone; go to a folder that is there (`cd`) and try again", FAILED
         case OSError() if error.strerror:
             names = [str(name) for name in (error.filename, error.filename2) if name is not None]
             return ": ".join([" -> ".join(names), error.strerror] if names else [error.strerror]), FAILED

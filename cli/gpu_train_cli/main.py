@@ -83,6 +83,7 @@ cli = Group(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program with `arguments` (the command line's when None) and return its exit code."""
+    _open_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     invocation = Invocation()
     try:
@@ -103,6 +104,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _failed(error, debug=invocation.debug)
     return 0
+
+
+def _open_standard_streams() -> None:
+    # Where one was closed (`>&-`), the next file opened, such as the registry's, would take its number and
+    # become what a child reads or writes.
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number, which is fd
+    # None is what Python makes of a closed one, whatever its types say.
+    sys.stdin = sys.stdin or os.fdopen(0, "r", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _complete(instruction: str) -> int:

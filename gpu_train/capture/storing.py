@@ -170,14 +170,18 @@ def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Adde
 
 
 def _merged(old: Checkpoint, new: Checkpoint) -> Checkpoint:
-    """The row that is there, with what the later word adds: a proof, a step, metrics, tags."""
+    """The row that is there, with what the later word adds: a proof, a step, metrics, tags.
+
+    Without a step, what else the job has reported by now is no word about the checkpoint.
+    """
+    later = new.metrics if new.step is not None else {}
     better = new.state == VERIFIED and (old.state != VERIFIED or new.own_metrics or new.proof == "explicit")
     return replace(
         old,
         state=VERIFIED if new.state == VERIFIED else old.state,
         proof=new.proof if better else old.proof,
         step=_first(old.step, new.step) if not better else _first(new.step, old.step),
-        metrics={**new.metrics, **old.metrics, **{k: new.metrics[k] for k in new.own_metrics}},
+        metrics={**later, **old.metrics, **{k: new.metrics[k] for k in new.own_metrics}},
         own_metrics=tuple(dict.fromkeys((*old.own_metrics, *new.own_metrics))),
         tags={**old.tags, **new.tags},
         fingerprint=new.fingerprint,

@@ -135,6 +135,9 @@ class Tracker:
         last modified well before that had come to rest while it did.
         """
         now = self._clock()
+        if ended:  # no other look follows that could tell a name that is gone from one in a rename
+            for key in [key for key, candidate in self._open.items() if candidate.absent_since is not None]:
+                self._leave(key)
         made = []
         written = _Written(self._processes)
         for candidate in self.watched:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import threading
@@ -41,6 +42,7 @@ LEFTOVER_GRACE_S = 3.0
 TICK_S = 0.2
 FINAL_STARTS = 3
 SLOW_S = 5.0
+FULL_BYTES = 1 << 20
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Notify = Callable[[str], None]
 
@@ -262,7 +264,7 @@ class Run:
         tell_at: float | None = time.monotonic() + SLOW_S
         while self._watcher.wait(TICK_S) != 0:
             if tell_at is not None and time.monotonic() > tell_at:
-                self._notify("the job has ended; the last capture is still running")
+                self._notify(f"the job has ended; the last capture is still running{self._why_slow()}")
                 tell_at = None
             while self._signals:
                 self._asked.append(self._signals.popleft())
@@ -276,6 +278,18 @@ class Run:
                 break
             self._watcher.look_after()
         self._watcher.leave()
+
+    def _why_slow(self) -> str:
+        """What holds the last capture up, when it is the disk: it waits for room without end."""
+        root = self.workspace.home.root
+        with suppress(OSError, ValueError):
+            if shutil.disk_usage(root).free < FULL_BYTES:
+                return f": the disk with {root} is full, free some and it goes on"
+            lines = self._events.read_bytes().splitlines()
+            told = [line for line in map(json.loads, lines) if line.get("kind") in ("storage", "captured")]
+            if told and told[-1]["kind"] == "storage":
+                return f": {told[-1]['text']}"
+        return ""
 
     def _settle_row(self, fields: dict[str, Any]) -> Job:
         """The job's final row; the agent has written it unless it failed or goes on in the background."""

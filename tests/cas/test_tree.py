@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpu_train_cas import Entry, EntryKind, Manifest, Record, Tensor, Tree
@@ -62,6 +62,7 @@ def test_later_versions_are_refused_by_name() -> None:
 
 
 @given(st.binary(max_size=200))
+@example(msgpack.packb({}))
 def test_junk_is_an_error_of_ours(data: bytes) -> None:
     for decode in (Tree.decode, Manifest.decode, Record.decode):
         with pytest.raises(GpuTrainError):

@@ -109,3 +109,37 @@ def test_a_reader_that_leaves_early_is_no_error(program) -> None:
 def test_the_shell_can_complete(program) -> None:
     asked = {"_GPU_TRAIN_COMPLETE": "bash_complete", "COMP_WORDS": "gpu-train check", "COMP_CWORD": "1"}
     assert program.spawned(**asked).stdout == "plain,checkpoints\n"
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_no_file_takes_the_place_of_a_closed_stream(program, closed: tuple[int, ...]) -> None:
+    """The registry must not become what a command reads and prints to."""
+    places = [program.cwd / f"fd{fd}" for fd in range(3)]
+    look = "; ".join(f"readlink /proc/$PPID/fd/{fd} > {place}" for fd, place in enumerate(places))
+    inner = [program.script, "run", "--", "sh", "-c", look + "; cat; echo out; echo err >&2"]
+    redirections = " ".join(f"{fd}>&-" for fd in closed)
+    subprocess.run(
+        ["sh", "-c", f'"$@" {redirections}', "sh", *inner],
+        env=program.environment(), cwd=program.cwd, stdin=subprocess.DEVNULL, capture_output=True,
+        check=True, timeout=60,
+    )  # fmt: skip
+    assert {places[fd].read_text() for fd in closed} == {"/dev/null\n"}
+    listed = subprocess.run(
+        ["sh", "-c", f'"$@" {redirections}', "sh", program.script, "jobs"],
+        env=program.environment(), cwd=program.cwd, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (listed.returncode, listed.stderr) == (0, b"")
+
+
+def test_a_working_directory_that_is_gone(program) -> None:
+    def from_nowhere(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", program.script, *arguments],
+            env=program.environment(), cwd=program.cwd, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+
+    assert from_nowhere("jobs").returncode == 0
+    done = from_nowhere("run", "--", "true")
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpu-train: error: the working directory is gone; go to a folder that is there")
+    assert done.stderr.count("\n") == 1

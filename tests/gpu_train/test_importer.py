@@ -73,6 +73,17 @@ def test_importing_again_changes_nothing(workspace: Workspace, run: Path) -> Non
     assert len(workspace.metrics.list(workspace.jobs.find("old").id)) == 3
 
 
+def test_importing_again_gives_a_base_model_no_metrics_of_later_steps(workspace: Workspace, run: Path) -> None:
+    (run / "base").mkdir()
+    (run / "base" / "model.safetensors").write_bytes(safetensors(3))
+    os.utime(run / "base" / "model.safetensors", ns=(10**18, 10**18))
+    import_checkpoints(workspace, run, "old")
+    rows = workspace.checkpoints.list()
+    assert [c.metrics for c in rows if c.name == "base"] == [{}]
+    import_checkpoints(workspace, run, "old")
+    assert workspace.checkpoints.list() == rows
+
+
 def test_other_content_under_the_same_name_is_a_new_version(workspace: Workspace, run: Path) -> None:
     import_checkpoints(workspace, run / "checkpoint-50", "old")
     (run / "checkpoint-50" / "model.safetensors").write_bytes(safetensors(7))
@@ -117,6 +128,16 @@ def test_opaque_files_are_what_the_person_says(workspace: Workspace, tmp_path: P
     (tmp_path / "state.xyz").write_bytes(b"opaque")
     (stored,) = import_checkpoints(workspace, tmp_path / "state.xyz", "x")
     assert (stored.checkpoint.state, stored.checkpoint.proof) == ("verified", "imported")
+
+
+def test_a_name_makes_one_checkpoint_of_any_folder(workspace: Workspace, tmp_path: Path) -> None:
+    for name in ("000/a.txt", "000/b.txt", "001/c.txt", "notes"):
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(name)
+    (stored,) = import_checkpoints(workspace, tmp_path / "tree", "x", name="all of it")
+    assert (stored.checkpoint.name, stored.checkpoint.files) == ("all of it", 4)
+    assert (stored.checkpoint.state, stored.checkpoint.proof) == ("verified", "imported")
+    assert [s.checkpoint.name for s in import_checkpoints(workspace, tmp_path / "tree", "y")] == ["000", "001"]
 
 
 def test_odd_names(workspace: Workspace, tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def test_the_last_capture_waits_for_room(launch, small_disk: Path) -> None:
     fill(small_disk / "ballast")
     (launch.cwd / "filled").touch()
     assert run.process.stdout.readline() == b"ended\n"
-    assert b"the last capture is still running" in run.process.stderr.readline()
+    said = run.process.stderr.readline()
+    assert b"the last capture is still running: the disk with %s is full" % os.fsencode(small_disk / "home") in said
     assert run.process.poll() is None
     (small_disk / "ballast").unlink()
     assert run.finish()[0] == 0

@@ -188,6 +188,13 @@ def test_loose_files_become_final(watch: Watch) -> None:
     assert sorted(watch.settle()) == ["final: files", "run/checkpoint-5: files", "run/final: files"]
 
 
+def test_a_weights_file_that_gets_companions_right_before_the_end_is_part_of_final_alone(watch: Watch) -> None:
+    watch.write("model.safetensors", safetensors(1))
+    watch.turn()
+    watch.write("config.json", b"{}")
+    assert watch.turn(ended=True, clean_end=True) == ["final: files"]
+
+
 def test_unfinished_at_the_end(watch: Watch) -> None:
     watch.write("step-5/__0_0.distcp", safetensors())
     watch.write("w.pkl", b"bytes")

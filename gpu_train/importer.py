@@ -63,10 +63,13 @@ def checkpoints_in(source: Path, *, is_one: bool = False) -> list[Found]:
 
     Raises:
         NotFound: when there is nothing at `source`, or no checkpoint in it.
+        UsageError: when it is a FIFO, a socket or a device.
     """
     itself = find_one(source.resolve() if source.is_symlink() else source)
     if itself is None:
         raise NotFound(f"{source} is not there; give a run's folder, a checkpoint's folder or a file")
+    if not (source.is_file() or source.is_dir()):
+        raise UsageError(f"{source} is neither a file nor a folder; give a run's or a checkpoint's folder, or a file")
     itself.name = source.name
     if itself.shape == FILE:
         return [itself]

@@ -8,6 +8,7 @@ blocks) stands in <home>/mnt/.log/<job>.log.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -57,9 +58,7 @@ def mount(
     name, path = _plan(workspace, target, path, nonempty)
     log = log_file(workspace.home, name)
     with mapped_os_errors(f"making {log}"):
-        log.parent.mkdir(parents=True, exist_ok=True)
-        if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
-            log.replace(log.with_suffix(".log.1"))
+        log = _made(log)
     command = [sys.executable, "-m", "gpu_train_fuse", "--home", os.fspath(workspace.home.root), "--target", name]
     command += ["--mountpoint", os.fspath(path), *(["--allow-other"] if allow_other else [])]
     _start(command, path, log)
@@ -105,6 +104,20 @@ def facts(home: Home) -> dict[str, str]:
 def log_file(home: Home, name: str) -> Path:
     """Where the process behind a mount writes what it has to say."""
     return home.mounts / ".log" / f"{name}.log"
+
+
+def _made(log: Path) -> Path:
+    """The log, ready to be appended to. A home that cannot be written can be looked at all the same, without one."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        log.open("ab").close()
+    except OSError as e:
+        if e.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        return Path(os.devnull)
+    return log
 
 
 def _start(command: list[str], path: Path, log: Path) -> None:

@@ -64,6 +64,22 @@ def test_the_mount_outlives_the_workspace(tmp_path, lab, job, mount):
     assert (path / "latest" / "model.bin").stat().st_size == 4_000_000
 
 
+def test_a_home_that_cannot_be_written(lab, job, mount, tmp_path):
+    home = lab.workspace.home.root
+    lab.workspace.close()
+    done = subprocess.run(["mount", "--bind", home, home], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", home], check=True)
+        with Workspace.open(home, read_only=True) as workspace:
+            path = gpu_train_fuse.mount(workspace, "run", tmp_path / "elsewhere").path
+            assert (path / "latest" / "model.bin").stat().st_size == 4_000_000
+            gpu_train_fuse.umount(only(lab, str(path)), home / "mnt")
+    finally:
+        subprocess.run(["umount", "-l", home], check=True)
+
+
 def test_two_mounts_of_one_job(lab, job, mount, tmp_path):
     one, two = mount("run"), mount("run", tmp_path / "two")
     wanted = (lab.sources / "c" / "model.bin").read_bytes()

@@ -163,6 +163,13 @@ def test_what_cannot_be_imported(workspace: Workspace, run: Path, tmp_path: Path
     assert workspace.jobs.list() == []
 
 
+def test_a_fifo_is_named_for_what_it_is(workspace: Workspace, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.pt")
+    with pytest.raises(UsageError, match=r"model\.pt is neither a file nor a folder; give"):
+        import_checkpoints(workspace, tmp_path / "model.pt", "imported")
+    assert workspace.jobs.list() == []
+
+
 def test_a_link_to_a_run_is_followed(run: Path, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(run)
     assert len(checkpoints_in(tmp_path / "alias")) == 4

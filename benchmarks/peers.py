@@ -301,10 +301,14 @@ def choose_tools(options: argparse.Namespace) -> list[str]:
     return chosen
 
 
+def find_programs() -> None:
+    """Let the gpu-train of this environment come first, whether or not the environment is activated."""
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
 def main() -> None:
     options = parse_options()
-    # The gpu-train of this environment comes first, whether or not the environment is activated.
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    find_programs()
     tools = choose_tools(options)
     versions = {tool: version(tool) for tool in tools}
     for tool, text in versions.items():

@@ -7,7 +7,7 @@ from gpu_train_cas.index import Index
 from gpu_train_cas.registry import Txn
 
 MAX_DEPTH = 4
-"""Deltas between a block and one that needs no base, at most; see docs/decisions/0005-deltas.md."""
+"""Deltas between a block and one that needs no base, at most; see docs/decisions/0007-deltas.md."""
 
 
 def chain_of(txn: Txn, index: Index, digest: Digest) -> list[Digest] | None:

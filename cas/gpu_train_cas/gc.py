@@ -44,6 +44,7 @@ class CollectReport:
         records: records that left the trash for good.
         blocks: blocks and objects tombstoned.
         block_bytes: what their frames take.
+        held_bytes: what is kept only because deltas that are needed cannot be decoded without it.
         packs: packs replaced or dropped.
         moved_bytes: stored bytes copied for that.
         freed_bytes: what the disk got back.
@@ -56,6 +57,7 @@ class CollectReport:
     records: list[Digest] = field(default_factory=list)
     blocks: int = 0
     block_bytes: int = 0
+    held_bytes: int = 0
     packs: int = 0
     moved_bytes: int = 0
     freed_bytes: int = 0
@@ -190,6 +192,8 @@ class _Survey:
                 for base, known in zip(bases, self._marks.has(list(bases)), strict=True):
                     if not known:
                         self._marks.add_all(base)
+                        location = self._index.get(txn, base)
+                        self.report.held_bytes += 0 if location is None else location.stored_bytes
                         found = True
 
     def _unmarked(self, txn: Txn) -> Iterator[tuple[Digest, Location]]:

@@ -29,6 +29,7 @@ def gc(invocation: Invocation, dry_run: bool, output: Output) -> None:
         "records": [digest.hex() for digest in report.records],
         "blocks": report.blocks,
         "block_bytes": report.block_bytes,
+        "held_bytes": report.held_bytes,
         "packs": report.packs,
         "moved_bytes": report.moved_bytes,
         "freed_bytes": report.freed_bytes,
@@ -42,6 +43,7 @@ def gc(invocation: Invocation, dry_run: bool, output: Output) -> None:
         (f"blocks {would}forgotten", f"{report.blocks:,}, {size(report.block_bytes)}"),
         (f"packs {would}rewritten", f"{report.packs:,}, copying {size(report.moved_bytes)}"),
         (f"space {would}freed", size(report.freed_bytes)),
+        ("kept only for deltas that need it", size(report.held_bytes)),
         ("dead, but not worth a rewrite yet", size(report.pending_bytes)),
     ]
     output.details(Details(fields, str(report.freed_bytes), lines))

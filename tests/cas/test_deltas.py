@@ -465,6 +465,7 @@ def test_a_frame_of_another_codec_must_name_no_block(codec: Codec) -> None:
 
 def test_gc_keeps_what_deltas_need_and_moves_them_whole(tmp_path: Path, store: Store) -> None:
     done = chain(store, tmp_path, 4, MAX_DEPTH)
+    bases = [at for _, one, _ in done for at in blocks_of(store, one.root, b"model.safetensors")[1:]]
     waste = tmp_path / "waste"
     waste.mkdir()
     (waste / "f").write_bytes(os.urandom(8 * MIB))
@@ -478,9 +479,11 @@ def test_gc_keeps_what_deltas_need_and_moves_them_whole(tmp_path: Path, store: S
             txn.put_record(Record("checkpoint", "job", "last", time.time_ns(), only.root))
     for record in [record for record, _, _ in done] + [dropped]:
         store.trash(record)
+    planned = store.gc(trash_days=0, dry_run=True)
     report = store.gc(trash_days=0)
     assert report.packs > 0
     assert not report.kept
+    assert planned.held_bytes == report.held_bytes == sum(location.stored_bytes for location in bases)
     (location,) = deltas_of(store, only.root, b"model.safetensors")
     assert location.base is not None
     got = Reader([store.packs]).open(store.reader.lookup(only.root, b"model.safetensors")).pread(1 << 30, 0)

@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpu_train_cas import Digest, Entry, EntryKind, Record, Store, Writer, rebuild_registry
+from gpu_train_cas import Bases, Digest, Entry, EntryKind, Record, Store, TensorClass, Writer, rebuild_registry
+from gpu_train_cas.deltas import MAX_DEPTH
 
 Content = dict[bytes, bytes]
 
 NAMES = st.sampled_from([b"a", b"b", b"caf\xe9"])
-PIECES = st.integers(0, 5)
-"""Few different files, so that content dies and comes back."""
+PIECES = st.integers(0, 11)
+"""Few different files, so that content dies and comes back; those from 6 on hold tensors that change little."""
 
 FOLDERS = st.dictionaries(NAMES, PIECES, min_size=1, max_size=3)
 
 
+@cache
 def piece(number: int) -> bytes:
-    return random.Random(number).randbytes(number * 30_000)
+    return random.Random(number).randbytes(number * 30_000) if number < 6 else tensors(number - 6)
+
+
+def tensors(step: int) -> bytes:
+    """A safetensors file of a weight and its moments; at odd steps the moments have each other's bytes."""
+    rng = np.random.default_rng(0)
+    second = np.exp(rng.uniform(-40, 0, 20_000)).astype(np.float32)
+    first = second * (1 + np.float32(1e-3) * rng.standard_normal(20_000, dtype=np.float32))
+    weight = rng.standard_normal(20_000, dtype=np.float32)
+    for _ in range(step // 2):
+        weight, first, second = (a * (1 + np.float32(1e-4) * rng.random(20_000, dtype=np.float32))
+                                 for a in (weight, first, second))  # fmt: skip
+    if step % 2:
+        first, second = second, first
+    header, at = {}, 0
+    for name in ("w", "o.exp_avg", "o.exp_avg_sq"):
+        header[name] = {"dtype": "F32", "shape": [20_000], "data_offsets": [at, at + 80_000]}
+        at += 80_000
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + weight.tobytes() + first.tobytes() + second.tobytes()
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -57,13 +81,16 @@ class StoreMachine(RuleBasedStateMachine):
                 f.write(data)
         return path, content
 
-    @rule(folder=FOLDERS)
-    def add(self, folder: dict[bytes, int]) -> None:
-        """Read something in with the writer at hand, or a new one, and commit it later."""
+    @rule(folder=FOLDERS, depth=st.integers(-1, MAX_DEPTH), data=st.data())
+    def add(self, folder: dict[bytes, int], depth: int, data: st.DataObject) -> None:
+        """Read something in with the writer at hand, or a new one, against any records, and commit it later."""
         if self.writer is None:
             self.writer = self.store.writer("model")
         path, content = self.source(folder)
-        self.waiting.append((self.writer.add_tree(path).root, content))
+        known = sorted({**self.records, **self.trashed})
+        chosen = data.draw(st.lists(st.sampled_from(known), max_size=2)) if known else []
+        bases = Bases([self.store.record(digest).root for digest in chosen], dict.fromkeys(TensorClass, depth))
+        self.waiting.append((self.writer.add_tree(path, bases=bases).root, content))
 
     @precondition(lambda self: self.writer is not None)
     @rule(ends=st.booleans(), key=NAMES)

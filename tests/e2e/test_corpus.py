@@ -43,6 +43,7 @@ def round_trip(shell, facts, source: Path) -> None:
         assert facts(shell.folder / "restored" / name) == tree, name
     report = json.loads(shell("gpu-train verify -o json"))
     assert report["ok"] and report["complete"]
+    assert "delta" in json.loads(shell("gpu-train stats corpus -o json"))["codecs"]
     before = shell("gpu-train checkpoints list corpus -o json"), shell("gpu-train stats -o json")
     assert "already" in shell(f"gpu-train checkpoints import {source} --job corpus 2>&1")
     assert (shell("gpu-train checkpoints list corpus -o json"), shell("gpu-train stats -o json")) == before

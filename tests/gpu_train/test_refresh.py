@@ -50,8 +50,7 @@ def best(curve: Curve, most: int) -> float:
     for depth in range(most - 1, -1, -1):
         for n in range(1, STEPS + 1):
             below[depth][n] = min(
-                below[depth][at - 1] + ratio(curve, at) + below[depth + 1][n - at]
-                for at in range(1, n + 1)
+                below[depth][at - 1] + ratio(curve, at) + below[depth + 1][n - at] for at in range(1, n + 1)
             )
     total = [0.0] * (STEPS + 1)
     for n in range(1, STEPS + 1):

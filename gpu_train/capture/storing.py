@@ -121,13 +121,14 @@ class History:
 
 def store_checkpoint(
     workspace: Workspace, finished: Finished, history: History, check: Callable[[], None] = lambda: None,
-    progress: OnProgress | None = None,
+    progress: OnProgress | None = None, also: Callable[[Transaction], None] | None = None,
 ) -> Stored:  # fmt: skip
     """Store a checkpoint and commit its record, its row and the metrics it tells of together.
 
     The same content under the same name as the newest version is no new checkpoint; what was said of
     it explicitly is noted on the row that is there. `check` is called when all has been read and may
-    raise SourceChanged, by which nothing is committed. `progress` is told how far the reading is.
+    raise SourceChanged, by which nothing is committed. `progress` is told how far the reading is. What `also`
+    writes is committed with it.
 
     Raises:
         SourceChanged: when a file changed while it was read; try again later.
@@ -149,6 +150,8 @@ def store_checkpoint(
         fresh = history.new_of(state.entries, finished.created_ns)
         known = history.at(step, fresh)
         with writer.commit() as txn:
+            if also is not None:
+                also(txn)
             workspace.metrics.add_in(txn.txn, finished.job_id, fresh)
             row = Checkpoint(
                 finished.job_id, finished.name, step=step, state=finished.state, proof=finished.proof,

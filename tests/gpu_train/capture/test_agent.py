@@ -303,8 +303,9 @@ def test_an_agent_whose_runner_died_as_it_began_ends_quietly(home, tmp_path) -> 
     os.close(answer)
     os.close(cut)
     try:
+        words = ("--home", str(home), "--job", "orphan-aaaaaa", "--lifeline", str(lifeline))
         done = subprocess.run(
-            module_command("gpu_train.capture", "--home", str(home), "--job", "orphan-aaaaaa", f"--lifeline={lifeline}"),
+            module_command("gpu_train.capture", *words),
             env=module_environment(dict(os.environ)), stdout=unread, stderr=subprocess.PIPE, pass_fds=[lifeline],
             cwd=tmp_path, check=False, timeout=60,
         )  # fmt: skip

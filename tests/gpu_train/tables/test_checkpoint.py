@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from gpu_train.tables.checkpoint import Checkpoint, mode_of, sorted_by_step
 from gpu_train.tables.job import Job
 from gpu_train.tables.row import numbered_key, to_row
 from gpu_train.workspace import Workspace
+from gpu_train_cas import rebuild_registry
 from gpu_train_cas.errors import Incomplete, NotFound
 
 JOB = "train-aaaaaa"
@@ -191,3 +193,18 @@ def test_paths_and_steps_are_found_whatever_becomes_of_the_index(workspace: Work
         raw.put(checkpoints.table, numbered_key(JOB, 6), {**to_row(row), "name": "a~4", "step": 6})
     expected = [[1, 3, 5, 6], [6, 5, 3, 1], [4], [1, 2, 5], [3, 6], [4]]
     assert looked_up(workspace) == [expected, expected]
+
+
+def test_a_rebuilt_registry_finds_by_path_and_step(tmp_path: Path) -> None:
+    home = tmp_path / "other"
+    with Workspace.open(home) as workspace:
+        workspace.jobs.put(Job(JOB, "train", created_ns=1))
+        for name, step in (("a", 5), ("b", 5), ("a~2", 6)):
+            add(workspace, name, step=step)
+    rebuild_registry(home)
+    with Workspace.open(home) as workspace:
+        assert workspace.checkpoints.resolve("train@a")[0].name == "a~2"
+        assert workspace.checkpoints.resolve("train@step:5")[0].name == "b"
+        assert add(workspace, "a~3", step=5).seq == 4
+        assert [c.seq for c in workspace.checkpoints.list(JOB)] == [4, 3, 2, 1]
+        assert looked_up(workspace) == [[[1, 3, 4], [4, 3, 1], [], [1, 2, 4], [3], []]] * 2

@@ -12,7 +12,8 @@ its own, in turns, on the same files, which are in the page cache:
   large     ingest one large file into a fresh store; its peak memory is what counts
 
 Ingests include a sync of the store's file system. Rates are original MB (10^6) a second of the whole process, its
-start included; medians over --repeat. Restored bytes are compared. Prints a table and one JSON line.
+start included; medians over --repeat. The second table gives them a CPU second, which is what is left to compare
+on a machine that has other work to do. Restored bytes are compared. Prints tables and one JSON line.
 """
 
 from __future__ import annotations
@@ -78,13 +79,24 @@ def report(results: dict[str, dict[str, Sample]], sizes: dict[str, int]) -> None
             number(peak, 1 << 20), number(rates.get("large")), number(large_peak, 1 << 20),
         ])  # fmt: skip
     show(head, table)
+    print()
+    a_cpu_second = {
+        tool: {step: sizes[step] / 1e6 / sample.cpu_s for step, sample in steps.items()}
+        for tool, steps in results.items()
+    }
+    show(
+        ["MB a CPU second", *sizes],
+        [[tool, *(number(row.get(step)) for step in sizes)] for tool, row in a_cpu_second.items()],
+    )
     compared = ratios({tool: row["mb_per_s"] for tool, row in rows.items()})
     print()
     show(
         ["gpu-train's rate, times", *sizes],
         [[f"{tool}'s", *(number(row.get(step)) for step in sizes)] for tool, row in compared.items()],
     )
-    json_line(dict(benchmark="store", machine=machine(), bytes=sizes, tools=rows, ratios=compared))
+    json_line(
+        dict(benchmark="store", machine=machine(), bytes=sizes, tools=rows, mb_per_cpu_s=a_cpu_second, ratios=compared)
+    )
 
 
 def main() -> None:

@@ -38,6 +38,7 @@ class Sample:
     """One measured step of one tool."""
 
     seconds: float
+    cpu_s: float
     rss_bytes: int
     stored_bytes: int
 
@@ -56,7 +57,7 @@ class Contestant:
         quoted_words = {key: quoted(value) for key, value in words.items()}
         command = self.spec[step].format(store=quoted(self.store), **quoted_words)
         cost = run(command, env=self.env, log=self.root / "log")
-        return Sample(cost.seconds, cost.rss_bytes, 0)
+        return Sample(cost.seconds, cost.cpu_s, cost.rss_bytes, 0)
 
     def ingest(self, source: Path, name: str) -> Sample:
         os.sync()
@@ -76,6 +77,7 @@ class Contestant:
 def middle(samples: list[Sample]) -> Sample:
     return Sample(
         statistics.median(s.seconds for s in samples),
+        statistics.median(s.cpu_s for s in samples),
         max(s.rss_bytes for s in samples),
         int(statistics.median(s.stored_bytes for s in samples)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,34 @@ class Home:
 
     @classmethod
     def locate(cls, root: Path | str | None = None) -> Home:
-        """The home at `root`, else at GPU_TRAIN_HOME, else ~/.gpu-train; always absolute."""
+        """The home at `root`, else at GPU_TRAIN_HOME, else ~/.gpu-train; always absolute.
+
+        Raises:
+            UsageError: when that is no folder, and none can be made there.
+        """
         chosen = root or environment.current().get(environment.HOME) or DEFAULT
-        return cls(Path(chosen).expanduser().absolute())
+        home = cls(Path(chosen).expanduser().absolute())
+        home.check()
+        return home
+
+    def check(self) -> None:
+        """Refuse a home that is no folder, or lies in something that is none.
+
+        Raises:
+            UsageError: naming what is in the way.
+        """
+        there = next((path for path in (self.root, *self.root.parents) if os.path.lexists(path)), Path("/"))
+        if there.is_dir():
+            return
+        what = "is not a folder"
+        if there.is_symlink() and not there.exists():
+            what = f"is a link to {os.readlink(there)}, which is not there"
+        from gpu_train_cas.errors import UsageError  # noqa: PLC0415  loads the engine, which a training must not
+
+        raise UsageError(
+            f"{self.root} cannot be the home: {there} {what}; set GPU_TRAIN_HOME to a folder, "
+            "or to where one can be made"
+        )
 
     @property
     def registry_dir(self) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from gpu_train.capture.finder import FILE, LOOSE, Found, find, find_one
@@ -14,7 +15,7 @@ from gpu_train.step import VERSION_MARK, natural_key, split_version, step_of
 from gpu_train.tables.checkpoint import INCOMPLETE, VERIFIED
 from gpu_train.tables.job import Job, clean_name, new_id
 from gpu_train.workspace import Workspace
-from gpu_train_cas import OnProgress
+from gpu_train_cas import OnProgress, Transaction
 from gpu_train_cas.errors import NotFound, UsageError
 
 IMPORTED = "imported"
@@ -35,7 +36,8 @@ def import_checkpoints(
     Raises:
         NotFound: when there is nothing at `path`, or no checkpoint in it.
         UsageError: for `name` with a folder of several, or a job's name that is ambiguous.
-        SourceChanged, StorageFull: as for ingest; what was stored before stays.
+        SourceChanged, StorageFull: as for ingest; what was stored before stays, and of a new job nothing is left for
+            which nothing was.
     """
     source = Path(path).expanduser().absolute()
     found = _oldest_first(checkpoints_in(source, is_one=name is not None))
@@ -47,11 +49,12 @@ def import_checkpoints(
                 f"checkpoint name {name!r} cannot be used: it is empty or ends in a version ({VERSION_MARK}2)"
             )
         found[0].name = name.strip("/")
-    owner = _job(workspace, job, source)
+    owner, is_new = _job(workspace, job, source)
     history = History(workspace, owner.id)
-    stored = []
+    stored: list[Stored] = []
     for one in found:
-        stored.append(store_checkpoint(workspace, _finished(one, owner.id), history, progress=progress))
+        also = partial(_put_job, workspace, owner) if is_new and not stored else None
+        stored.append(store_checkpoint(workspace, _finished(one, owner.id), history, progress=progress, also=also))
         on_stored(stored[-1])
     return stored
 
@@ -113,14 +116,18 @@ def _finished(found: Found, job_id: str) -> Finished:
     )  # fmt: skip
 
 
-def _job(workspace: Workspace, text: str, source: Path) -> Job:
+def _put_job(workspace: Workspace, job: Job, txn: Transaction) -> None:
+    workspace.jobs.put_in(txn, job)
+
+
+def _job(workspace: Workspace, text: str, source: Path) -> tuple[Job, bool]:
+    """The job of that id or name, or a new one that is not written yet; whether it is new."""
     try:
-        return workspace.jobs.find(text)
+        return workspace.jobs.find(text), False
     except NotFound:
         now = time.time_ns()
         job = Job(
             new_id(clean_name(text)), text, workspace.config.defaults.project, "finished", provider="import",
             cwd=str(source), created_ns=now, started_ns=now, ended_ns=now,
         )  # fmt: skip
-        workspace.jobs.put(job)
-        return job
+        return job, True

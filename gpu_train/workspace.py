@@ -43,9 +43,9 @@ class Workspace:
         Raises:
             NotFound: when it is not there and `create` is False or `read_only` is True.
             ReadOnly, UnsupportedHome, TooNew: when it cannot be used, with the way out.
-            UsageError: for a setting that cannot be read.
+            UsageError: for a setting that cannot be read, or a home that is no folder.
         """
-        home = home if isinstance(home, Home) else Home.locate(home)
+        home = Home.locate(home.root if isinstance(home, Home) else home)
         config = Config.load(home, cwd=cwd)
         return cls(home, config, Store.open(home.root, create=create, read_only=read_only))
 

@@ -14,6 +14,7 @@ from gpu_train_cli.output import Column, Details, Listing, Output, note, reading
 from gpu_train_cli.progress import progress
 from gpu_train_cli.text import count, moment, plain, printable, size
 
+SKIPPED_SHOWN = 10
 NO_CODE = "no code versions yet: `gpu-train run -- python train.py` records the code before it runs it"
 
 
@@ -63,6 +64,7 @@ def show(invocation: Invocation, version: str, output: Output) -> None:
         "skipped": list(found.skipped),
     }  # fmt: skip
     at_least = "" if left.exact else "at least "
+    left_out = f"{at_least}{count(left.files, 'file')}, {at_least}{size(left.size_bytes)}"
     lines = [
         ("code", found.id),
         ("holds", f"{count(found.files, 'file')}, {size(found.size_bytes)}"),
@@ -71,8 +73,10 @@ def show(invocation: Invocation, version: str, output: Output) -> None:
         ("git commit", plain(fields["commit"]) + (" (with changes)" if fields["dirty"] else "")),
         ("git branch", plain(fields["branch"])),
         ("jobs", plain(jobs)),
-        ("left out", f"{at_least}{count(left.files, 'file')}, {at_least}{size(left.size_bytes)}"),
+        ("left out", left_out if left.files else "-"),
         *(("", f"{size(path.size_bytes):>9}  {printable(path.path)}") for path in left.largest),
+        ("not stored", f"{len(found.skipped)}, no plain files or never at rest" if found.skipped else "-"),
+        *(("", printable(path)) for path in found.skipped[:SKIPPED_SHOWN]),
     ]
     output.details(Details(fields, found.id, [line for line in lines if line[1] != "-"]))
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,7 +22,20 @@ from gpu_train_cli.progress import progress
 from gpu_train_cli.text import as_json, moment, printable, size
 
 READ_BYTES = 8 << 20
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class RegularFile(click.Path):
+    """A file with an end: reading a FIFO would wait for who writes to it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as a Path."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.is_file():
+            self.fail(f"{printable(str(path))!r} is neither a regular file nor a link to one", param, ctx)
+        return path
+
+
+FILE = RegularFile(exists=True, dir_okay=False)
 
 
 @click.group("debug", cls=Group)

@@ -17,8 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from gpu_train import Home, Workspace
@@ -26,7 +25,7 @@ from gpu_train_cas import Reader
 from gpu_train_cas.errors import GpuTrainError, mapped_os_errors
 from gpu_train_fuse import support, table
 from gpu_train_fuse.catalogue import WorkspaceCatalogue
-from gpu_train_fuse.mountpoint import prepare
+from gpu_train_fuse.mountpoint import alone, prepare
 from gpu_train_fuse.support import MountUnavailable
 from gpu_train_fuse.table import Mount
 from gpu_train_fuse.tree import FileTree, home_tree, job_tree
@@ -61,8 +60,10 @@ def mount(
         log = _made(log)
     command = [sys.executable, "-m", "gpu_train_fuse", "--home", os.fspath(workspace.home.root), "--target", name]
     command += ["--mountpoint", os.fspath(path), *(["--allow-other"] if allow_other else [])]
-    _start(command, path, log)
-    return table.look(path, name)
+    with alone(path, READY_WITHIN_S):
+        prepare(path, workspace.home.root, workspace.home.mounts, nonempty=nonempty)  # again: one may have come first
+        _start(command, path, log)
+        return table.look(path, name)
 
 
 def mount_here(
@@ -76,10 +77,18 @@ def mount_here(
     from gpu_train_fuse.adapter import serve  # noqa: PLC0415  only the process that serves needs it
 
     name, path = _plan(workspace, target, path, nonempty)
-    serve(
-        tree_of(workspace, name), path, name=name, facts=facts(workspace.home), allow_other=allow_other,
-        on_ready=partial(on_ready, path),
-    )  # fmt: skip
+    with ExitStack() as mounting:
+        mounting.enter_context(alone(path, READY_WITHIN_S))
+        prepare(path, workspace.home.root, workspace.home.mounts, nonempty=nonempty)  # again: one may have come first
+
+        def ready() -> None:
+            mounting.close()
+            on_ready(path)
+
+        serve(
+            tree_of(workspace, name), path, name=name, facts=facts(workspace.home), allow_other=allow_other,
+            on_ready=ready,
+        )  # fmt: skip
 
 
 def _plan(workspace: Workspace, target: str, path: Path | None, nonempty: bool) -> tuple[str, Path]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_train_cas.errors import Busy, DestinationExists, UsageError, mapped_os_errors
 from gpu_train_fuse import table
 from gpu_train_fuse.table import State
 from gpu_train_fuse.unmount import unmount
+
+POLL_S = 0.02
 
 
 def prepare(path: Path, home: Path, mounts_dir: Path, *, nonempty: bool = False) -> Path:
@@ -37,6 +44,40 @@ def prepare(path: Path, home: Path, mounts_dir: Path, *, nonempty: bool = False)
             f"{path} is not empty, and a mount would hide what is in it; give another folder or `--nonempty`"
         )
     return path
+
+
+@contextmanager
+def alone(path: Path, timeout_s: float) -> Iterator[None]:
+    """Be the only one, of all homes, that mounts in the folder that holds `path`: two at one point would stack.
+
+    The lock is on that folder itself, so that it needs no file; where it cannot be locked there is none.
+
+    Raises:
+        Busy: when another mount there is not through after `timeout_s` seconds.
+    """
+    try:
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        deadline = time.monotonic() + timeout_s
+        while not _locked(fd):
+            if time.monotonic() > deadline:
+                raise Busy(f"another mount in {path.parent} has been on its way for {timeout_s:.0f} s; try again")
+            time.sleep(POLL_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    """Whether it is ours now, or cannot be anybody's."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        return e.errno != errno.EWOULDBLOCK
+    return True
 
 
 def _resolved(path: Path) -> Path:

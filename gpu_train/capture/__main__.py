@@ -9,6 +9,7 @@ import os
 import platform
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from gpu_train.capture.agent import AGENT_LOCK, BUSY_EXIT, Agent
@@ -42,7 +43,8 @@ def main() -> int:
             except BlockingIOError:
                 return BUSY_EXIT
             agent = Agent(workspace, job, arguments.lifeline)
-            os.write(1, b"ready\n")
+            with suppress(BrokenPipeError):  # a runner that is gone by now is noticed by its lifeline
+                os.write(1, b"ready\n")
             agent.run()
     return 0
 

@@ -1,6 +1,7 @@
 """Settings, space, the machine's health, and looking inside files."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -200,3 +201,10 @@ def test_repair_brings_a_lost_registry_back(trained) -> None:
 
 def test_repair_without_packs(program) -> None:
     assert "there are no packs here" in program("repair", "--rebuild-registry", code=3).stderr
+
+
+@pytest.mark.parametrize("command", ["hash", "tensors", "pack"])
+def test_debug_refuses_what_has_no_end(program, command: str) -> None:
+    os.mkfifo(program.cwd / "pipe")
+    for path in ("pipe", "/dev/zero"):
+        assert "is neither a regular file nor a link to one" in program("debug", command, path, code=2).stderr

@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -62,3 +63,19 @@ def test_debug_shows_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> N
     err = capsys.readouterr().err
     assert err.startswith("Traceback (most recent call last):")
     assert err.endswith("gpu-train: error: job x\n")
+
+
+@pytest.mark.parametrize("kind", ["device", "file", "inside a file", "dangling link"])
+@pytest.mark.parametrize("command", [["jobs"], ["config"], ["doctor"], ["run", "--", "true"]])
+def test_a_home_that_is_no_folder(program, tmp_path: Path, kind: str, command: list[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    program.home = {
+        "device": Path("/dev/null"), "file": tmp_path / "file", "inside a file": tmp_path / "file" / "home",
+        "dangling link": tmp_path / "link",
+    }[kind]  # fmt: skip
+    said = program(*command, code=2).stderr
+    reason = "is not a folder"
+    if kind == "dangling link":
+        reason = f"is a link to {tmp_path / 'nowhere'}, which is not there"
+    assert reason in said and "set GPU_TRAIN_HOME to a folder" in said

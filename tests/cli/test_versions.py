@@ -86,3 +86,14 @@ def test_data_in_both_forms(program) -> None:
     assert [file["path"] for file in files] == ["a.txt", "b.txt"]
     assert "no data named 'imbd'" in program("data", "show", "imbd", code=3).stderr
     assert "Missing option '--name'" in program("data", "--register", "train", code=2).stderr
+
+
+def test_code_says_what_could_not_be_stored(program) -> None:
+    (program.cwd / "train.py").write_text("print(1)")
+    os.mkfifo(program.cwd / "pipe")
+    with gpu_train.Workspace.open(program.home) as workspace:
+        workspace.code.snapshot(program.cwd)
+    shown = program("code", "show", program("code", "-q").stdout.strip()).stdout
+    assert "not stored  1, no plain files" in shown
+    assert "  pipe\n" in shown
+    assert "left out" not in shown

@@ -12,7 +12,7 @@ import pytest
 import gpu_train_fuse
 from gpu_train import Workspace
 from gpu_train_cas.errors import Busy, NotFound, UsageError
-from gpu_train_fuse import MountUnavailable, State, lifecycle, table
+from gpu_train_fuse import MountUnavailable, State, lifecycle, mountpoint, table
 
 
 @pytest.fixture
@@ -96,6 +96,38 @@ def test_a_second_mount_at_the_same_place_says_what_is_there(job, mount):
         mount("run")
     with pytest.raises(Busy, match="already shows"):
         mount("all", path)
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_of_mounts_at_one_place_at_one_moment_one_is_made(lab, job, mount, tmp_path, default):
+    path = None if default else tmp_path / "here"
+    said = []
+
+    def one():
+        try:
+            said.append(mount("run", path))
+        except Busy as e:
+            said.append(str(e))
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    where = path or lab.workspace.home.mounts / job.id
+    assert said.count(where) == 1
+    assert sum("already shows" in str(word) for word in said) == 3
+    assert [at for at, _ in table.paths()].count(where) == 1
+
+
+def test_a_place_where_another_mount_is_on_its_way_is_waited_for(tmp_path):
+    with mountpoint.alone(tmp_path / "a", 5):
+        with pytest.raises(Busy, match="another mount in"), mountpoint.alone(tmp_path / "b", 0):
+            pass
+        with mountpoint.alone(tmp_path / "nowhere" / "c", 0):
+            pass
+    with mountpoint.alone(tmp_path / "b", 0):
+        pass
 
 
 def test_a_job_that_is_not_there_is_told_before_anything_is_made(lab, job, mount):

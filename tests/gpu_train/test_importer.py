@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpu_train import Workspace, import_checkpoints
+from gpu_train.capture.storing import Stored
 from gpu_train.importer import checkpoints_in
-from gpu_train_cas.errors import NotFound, UsageError
+from gpu_train_cas.errors import NotFound, StorageFull, UsageError
 
 
 def safetensors(fill: int, size: int = 200_000) -> bytes:
@@ -173,3 +174,23 @@ def test_a_fifo_is_named_for_what_it_is(workspace: Workspace, tmp_path: Path) ->
 def test_a_link_to_a_run_is_followed(run: Path, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(run)
     assert len(checkpoints_in(tmp_path / "alias")) == 4
+
+
+def test_an_import_that_fails_at_its_first_checkpoint_makes_no_job(workspace: Workspace, run: Path) -> None:
+    def stop(progress: object) -> None:
+        raise StorageFull("no space left on the disk")
+
+    with pytest.raises(StorageFull):
+        import_checkpoints(workspace, run, "old", progress=stop)
+    assert workspace.jobs.list() == []
+    calls: list[str] = []
+
+    def stop_later(stored: Stored) -> None:
+        calls.append(stored.checkpoint.name)
+        raise StorageFull("no space left on the disk")
+
+    with pytest.raises(StorageFull):
+        import_checkpoints(workspace, run, "old", on_stored=stop_later)
+    assert [job.name for job in workspace.jobs.list()] == ["old"]
+    assert names(workspace, "old") == calls
+    assert len(calls) == 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import gpu_train
 from gpu_train import Workspace
+from gpu_train.process import boot_id, module_command, module_environment
 from gpu_train.tables.checkpoint import Checkpoint
 
 
@@ -291,3 +293,27 @@ def test_the_newest_checkpoint_as_plain_files(launch, home) -> None:
     restored = gpu_train.latest_checkpoint(run.job_id)
     assert restored == home / "artifacts" / run.job_id / "load" / "kept"
     assert (restored / "w.bin").read_bytes() == b"kept"
+
+
+def test_an_agent_whose_runner_died_as_it_began_ends_quietly(home, tmp_path) -> None:
+    with Workspace.open(home) as workspace:
+        workspace.jobs.put(gpu_train.Job("orphan-aaaaaa", "orphan", status="running", created_ns=1, boot_id=boot_id()))
+    answer, unread = os.pipe()
+    lifeline, cut = os.pipe()
+    os.close(answer)
+    os.close(cut)
+    try:
+        words = ("--home", str(home), "--job", "orphan-aaaaaa", "--lifeline", str(lifeline))
+        done = subprocess.run(
+            module_command("gpu_train.capture", *words),
+            env=module_environment(dict(os.environ)), stdout=unread, stderr=subprocess.PIPE, pass_fds=[lifeline],
+            cwd=tmp_path, check=False, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(unread)
+        os.close(lifeline)
+    assert (done.returncode, done.stderr) == (0, b"")
+    with Workspace.open(home) as workspace:
+        job = workspace.jobs.get("orphan-aaaaaa")
+    assert job is not None
+    assert (job.status, job.reason) == ("lost", "its runner died")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from gpu_train_cas.errors import GpuTrainError
 
 RECENT = 24
 """Checkpoints of a job that are looked at, from the newest back."""
+
+HISTORY = 512
+"""Checkpoints of a job by which the depth of deltas is decided: more than any chain goes on for."""
 
 MAX_ROOTS = 4
 """Directories that a writer looks in: the newest of each pattern, what the job went on from, a model."""
@@ -48,7 +53,8 @@ def classes_of(added: Added) -> dict[str, list[int]]:
 
 def bases_for(workspace: Workspace, job_id: str, pattern: str, folder: Path) -> Bases:
     """Where to look for a new checkpoint of a job, whose plain files lie in `folder`."""
-    known = [c for c in workspace.checkpoints.list(job_id) if c.state == VERIFIED and c.record is not None]
+    with closing(workspace.checkpoints.newest(job_id)) as newest:
+        known = list(islice((c for c in newest if c.state == VERIFIED and c.record is not None), HISTORY))
     roots = list(_roots(workspace, _newest_of_each(known[:RECENT], pattern)))
     if not any(c.pattern == pattern for c in known):
         roots += _roots(workspace, _origins(workspace, job_id))

@@ -8,17 +8,16 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
+from gpu_train_cas.batch import batches, by_batches
 from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.compaction import Compaction, PackUse, remove_orphans, usage, worth_rewriting
 from gpu_train_cas.digest import Digest
-from gpu_train_cas.errors import UNREADABLE, Busy, mapped_os_errors
+from gpu_train_cas.errors import UNREADABLE, Busy, StorageFull, mapped_os_errors
 from gpu_train_cas.filesystem import remove_if_there, size_if_there
 from gpu_train_cas.index import Location
 from gpu_train_cas.ingest import Folders
@@ -28,16 +27,13 @@ from gpu_train_cas.packer import TEMPORARY, Packer
 from gpu_train_cas.progress import Meter, OnProgress
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.registry import Registry, Row, Txn
+from gpu_train_cas.reserve import Reserve
 from gpu_train_cas.transaction import Tables, Transaction, commit_packs, row_frame_key
 
 LOCK = "gc.lock"
 TRASH_DAYS = 7.0
-BATCH = 20_000
-"""Blocks tombstoned per write transaction: writers wait no longer than that takes, some tenths of a second."""
-
 _DAY_NS = 86_400 * 10**9
 _CACHE_BYTES = 64 << 20
-_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -89,23 +85,44 @@ def collect(
     meter = Meter("collecting", progress)
     if dry_run:
         return _DryRun(registry, tables, folders, trash_days, meter).run()
-    with _only_one(folders):
-        return _Collection(registry, tables, folders, trash_days, meter).run()
+    try:
+        with _only_one(folders):
+            return _Collection(registry, tables, folders, trash_days, meter).run()
+    except StorageFull as e:
+        raise StorageFull(
+            f"{str(e).partition(';')[0]}; gc itself needs a little: remove something else from that disk "
+            "(`df -h` shows how full it is) and run it again"
+        ) from e
 
 
 @contextmanager
 def _only_one(folders: Folders) -> Iterator[None]:
+    """Hold the lock, and use up the reserve meanwhile."""
     path = folders.packs.parent / LOCK
-    with mapped_os_errors(f"locking {path}"):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    reserve = Reserve(folders.packs.parent)
+    try:
+        fd = _open_lock(path)
+    except StorageFull:
+        reserve.give_up()
+        fd = _open_lock(path)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
             raise Busy("another gc is running on this store; wait for it to end") from e
-        yield
+        with mapped_os_errors(f"removing {reserve.path}"):
+            reserve.give_up()
+        try:
+            yield
+        finally:
+            reserve.make()
     finally:
         os.close(fd)
+
+
+def _open_lock(path: Path) -> int:
+    with mapped_os_errors(f"locking {path}"):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 class _AllPacks(LocalPacks):
@@ -169,7 +186,7 @@ class _Survey:
         found = True
         while found:
             found = False
-            for batch in _batches(self._index.scan(txn), BATCH):
+            for batch in batches(self._index.scan(txn)):
                 alive = self._marks.has([digest for digest, _ in batch])
                 bases = {d for (_, loc), is_alive in zip(batch, alive, strict=True) if is_alive for d in loc.references}
                 for base, known in zip(bases, self._marks.has(list(bases)), strict=True):
@@ -181,7 +198,7 @@ class _Survey:
 
     def _unmarked(self, txn: Txn) -> Iterator[tuple[Digest, Location]]:
         """The live blocks and objects that nothing needs."""
-        for batch in _batches(self._index.scan(txn), BATCH):
+        for batch in batches(self._index.scan(txn)):
             alive = self._marks.has([digest for digest, _ in batch])
             yield from (item for item, is_alive in zip(batch, alive, strict=True) if not is_alive)
 
@@ -266,18 +283,25 @@ class _Collection(_Survey):
         self.report.freed_bytes += remove_orphans(self._registry, self._index, self._folders.packs)
 
     def _remove_expired(self, packer: Packer) -> None:
-        expired = self._expired_records()
-        if not expired:
-            return
-        with self._registry.write() as raw:
-            txn = Transaction(raw, self._tables, packer)
-            for digest in expired:
-                row = txn.get(self._tables.records, digest)
-                if row is not None and self._expired(row):
-                    # Durable: its frame stays in a pack for a while, and a rebuild must not bring it back.
-                    txn.delete(self._tables.records, digest, durable=True)
-                    self.report.records.append(digest)
-            commit_packs(raw, self._tables, packer, self._folders.packs)
+        by_batches(self._expired_records(), lambda batch: self._remove_batch(batch, packer))
+
+    def _remove_batch(self, batch: Sequence[Digest], packer: Packer) -> bool:
+        removed = []
+        try:
+            with self._registry.write() as raw:
+                txn = Transaction(raw, self._tables, packer)
+                for digest in batch:
+                    row = txn.get(self._tables.records, digest)
+                    if row is not None and self._expired(row):
+                        # Durable: its frame stays in a pack for a while, and a rebuild must not bring it back.
+                        txn.delete(self._tables.records, digest, durable=True)
+                        removed.append(digest)
+                commit_packs(raw, self._tables, packer, self._folders.packs)
+        except BaseException:
+            packer.discard()
+            raise
+        self.report.records += removed
+        return True
 
     def _survey(self) -> bool:
         """Find what is not needed; whether that is certain."""
@@ -298,19 +322,25 @@ class _Collection(_Survey):
     def _tombstone(self) -> None:
         """Bury what was found, less what has been committed since, some thousands at a time."""
         self._marks.fresh()
-        for batch in _batches(self._gone, BATCH):
-            with self._registry.write() as txn:
-                if not self._mark_news(txn):
-                    return
-                for digest, alive in zip(batch, self._marks.has(batch), strict=True):
-                    location = None if alive else self._index.get(txn, digest)
-                    if location is not None:
-                        self._index.bury(txn, digest)
-                        self.report.blocks += 1
-                        self.report.block_bytes += location.stored_bytes
+        if not by_batches(self._gone, self._bury_batch):
+            return
         with self._registry.write() as txn:
             if self._mark_news(txn):
                 self._lift(txn)
+
+    def _bury_batch(self, batch: Sequence[Digest]) -> bool:
+        buried: list[int] = []
+        with self._registry.write() as txn:
+            if not self._mark_news(txn):
+                return False
+            for digest, alive in zip(batch, self._marks.has(batch), strict=True):
+                location = None if alive else self._index.get(txn, digest)
+                if location is not None:
+                    self._index.bury(txn, digest)
+                    buried.append(location.stored_bytes)
+        self.report.blocks += len(buried)
+        self.report.block_bytes += sum(buried)
+        return True
 
     def _mark_news(self, txn: Txn) -> bool:
         """Mark what records committed since the survey need; under the write lock nothing new can come."""
@@ -332,7 +362,7 @@ class _Collection(_Survey):
         """Lift tombstones from what is needed: someone committed a record of a root that was on its way out."""
         wanted = [
             digest
-            for batch in _batches(self._index.scan_dead(txn), BATCH)
+            for batch in batches(self._index.scan_dead(txn))
             for (digest, _), alive in zip(batch, self._marks.has([d for d, _ in batch]), strict=True)
             if alive
         ]
@@ -360,9 +390,3 @@ class _Collection(_Survey):
     def _uses(self) -> dict[int, PackUse]:
         with self._registry.read() as txn:
             return usage(txn, self._index, (location for _, location in self._index.scan(txn)))
-
-
-def _batches(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    left = iter(items)
-    while batch := list(islice(left, size)):
-        yield batch

@@ -148,8 +148,23 @@ class Table:
         for key, value in self.scan_bytes(txn, prefix, reverse=reverse, start=start):
             yield key, decode_row(value)
 
-    def count(self, txn: Txn) -> int:
-        """How many keys the table has."""
+    def keys(self, txn: Txn, prefix: bytes = b"") -> Iterator[bytes]:
+        """The keys under a prefix, in order, without their values."""
+        db = self._registry.handle(self.name)
+        if db is None:
+            return
+        with mapped_lmdb_errors("reading the registry"), txn.raw.cursor(db=db) as cursor:
+            if not self._place(cursor, prefix, False, None):
+                return
+            for key in cast("Iterator[bytes]", cursor.iternext(keys=True, values=False)):
+                if not key.startswith(prefix):
+                    return
+                yield key
+
+    def count(self, txn: Txn, prefix: bytes = b"") -> int:
+        """How many keys the table has, or has under a prefix; no row is decoded for it."""
+        if prefix:
+            return sum(1 for _ in self.keys(txn, prefix))
         db = self._registry.handle(self.name)
         return 0 if db is None else int(txn.raw.stat(db)["entries"])
 

@@ -21,6 +21,7 @@ from gpu_train_cas.progress import OnProgress
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.record import Record
 from gpu_train_cas.registry import Registry
+from gpu_train_cas.reserve import Reserve
 from gpu_train_cas.restore import Restored, restore
 from gpu_train_cas.stats import Stats, stats_of
 from gpu_train_cas.transaction import Tables, Transaction, commit_packs
@@ -64,6 +65,7 @@ class Store:
                 with mapped_os_errors(f"making the store {root}"):
                     for folder in (folders.packs, folders.tmp, folders.leases):
                         folder.mkdir(parents=True, exist_ok=True)
+                Reserve(folders.packs.parent).make()
             return cls(root, registry)
         except BaseException:
             registry.close()

@@ -120,16 +120,19 @@ def list_checkpoints(
     wanted, matches, found = job or job_option, matcher(filters, FIELDS), searcher(search, SEARCHED)
     with invocation.workspace() as workspace:
         job_id = workspace.jobs.find(wanted).id if wanted else None
-        everything: list[Row] = [checkpoint_row(checkpoint) for checkpoint in workspace.checkpoints.list(job_id)]
+        known = workspace.checkpoints.count(job_id)
+        enough = None if order or filters or search else limit
+        everything: list[Row] = [checkpoint_row(c) for c in workspace.checkpoints.list(job_id, limit=enough)]
     rows = [row for row in everything if matches(row) and found(row)]
+    total = len(rows) if enough is None else known
     if order is not None:
         rows = sort(rows, order, FIELDS)
     empty = NO_CHECKPOINTS
-    if everything:
-        empty = f"none of {count(len(everything), 'checkpoint')} is like that"
+    if known:
+        empty = f"none of {count(known, 'checkpoint')} is like that"
     elif job_id:
         empty = f"{job_id} has no checkpoints yet; `gpu-train logs {job_id}` shows what it did"
-    head = {"job_id": job_id, "total_checkpoints": len(rows)}
+    head = {"job_id": job_id, "total_checkpoints": total}
     output.listing(Listing("checkpoints", _columns(rows, one_job=job_id is not None), rows[:limit], _ref, empty, head))
 
 

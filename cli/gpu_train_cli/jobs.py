@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -115,7 +114,7 @@ def list_jobs(
     """List jobs, newest first."""
     with invocation.workspace() as workspace:
         found = workspace.jobs.list(project=project, status=None if status is None else [status])
-        counts = Counter(checkpoint.job_id for checkpoint in workspace.checkpoints.list())
+        counts = workspace.checkpoints.counts()
     rows = [job_row(job, counts[job.id]) for job in found[:limit]]
     filtered = project is not None or status is not None
     empty = "no job is like that; `gpu-train jobs` lists all" if filtered else NO_JOBS
@@ -144,7 +143,7 @@ def show_job(invocation: Invocation, job: str, output: Output) -> None:
     with invocation.workspace() as workspace:
         found = workspace.jobs.find(job)
         fields = {
-            **job_row(found, len(workspace.checkpoints.list(found.id))),
+            **job_row(found, workspace.checkpoints.count(found.id)),
             "cwd": found.cwd,
             "signal": found.signal,
             "attempt": found.attempt,

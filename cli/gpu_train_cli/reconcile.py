@@ -22,7 +22,7 @@ def reconcile(invocation: Invocation, output: Output) -> None:
     """
     changed = gpu_train.reconcile(home=invocation.home)
     with invocation.workspace() as workspace:
-        rows = [job_row(job, len(workspace.checkpoints.list(job.id))) for job in changed]
+        rows = [job_row(job, workspace.checkpoints.count(job.id)) for job in changed]
     columns = [
         Column("job_id", "JOB"),
         Column("status", "STATUS"),

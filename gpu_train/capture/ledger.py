@@ -14,8 +14,8 @@ from typing import Any
 
 from gpu_train.active import append_line
 from gpu_train.capture.candidate import Candidate
-from gpu_train.capture.storing import Finished, Stored
-from gpu_train.step import step_of, with_version
+from gpu_train.capture.storing import Finished, Stored, next_version
+from gpu_train.step import step_of
 from gpu_train.tables.checkpoint import GONE, INCOMPLETE, Checkpoint
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import GpuTrainError
@@ -88,9 +88,9 @@ class Ledger:
             row = self._late[0]
             try:
                 with self._workspace.store.transaction("capture") as txn:
-                    versions = self._workspace.checkpoints.versions_in(txn.txn, self._job_id, row.name)
-                    name = with_version(row.name, len(versions) + 1)
-                    self._workspace.checkpoints.add_in(txn, replace(row, name=name))
+                    checkpoints = self._workspace.checkpoints
+                    newest = next(checkpoints.newest_versions_in(txn.txn, self._job_id, row.name), None)
+                    checkpoints.add_in(txn, replace(row, name=next_version(row.name, newest)))
             except GpuTrainError:
                 return
             self._late.popleft()

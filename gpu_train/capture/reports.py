@@ -97,11 +97,11 @@ class Reports:
 
     def _bring_to_checkpoints(self, txn: Any, at: Mapping[int, Mapping[str, float]]) -> None:
         """Give checkpoints of exactly these steps what was reported after they were stored."""
-        for row in list(self._workspace.checkpoints.scan(txn.txn, self._job_id)):
-            values = {} if row.step is None else at.get(row.step, {})
-            late = {k: v for k, v in values.items() if k not in row.own_metrics}
-            if late and {**row.metrics, **late} != dict(row.metrics):
-                self._workspace.checkpoints.put_in(txn, replace(row, metrics={**row.metrics, **late}))
+        for step, values in at.items():
+            for row in self._workspace.checkpoints.at_step_in(txn.txn, self._job_id, step):
+                late = {k: v for k, v in values.items() if k not in row.own_metrics}
+                if late and {**row.metrics, **late} != dict(row.metrics):
+                    self._workspace.checkpoints.put_in(txn, replace(row, metrics={**row.metrics, **late}))
 
 
 def _some(tail: Tail) -> Iterator[tuple[dict[str, Any], int]]:

@@ -7,9 +7,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from gpu_train.base import bases_for, classes_of, pattern_of
 from gpu_train.capture.finder import FILE, Member
 from gpu_train.step import split_version, step_of, with_version
 from gpu_train.tables.checkpoint import VERIFIED, Checkpoint
-from gpu_train.tables.metric import Metric, at_step
+from gpu_train.tables.metric import Known, Metric
 from gpu_train.workspace import Workspace
 from gpu_train_cas import Added, OnProgress, Record, Transaction
 
@@ -84,26 +83,40 @@ class Stored:
 
 
 class History:
-    """The metrics of one job that are known already, so that none is read twice out of trainer states."""
+    """The metrics of one job that are known already, so that none is read twice, from the table or trainer states."""
 
     def __init__(self, workspace: Workspace, job_id: str) -> None:
         self._workspace = workspace
         self._job_id = job_id
-        self._seen: set[tuple[int | None, str]] = set()
+        self._known = Known()
         self._after = 0
 
     def new_of(self, entries: Iterable[tuple[int | None, dict[str, float]]], time_ns: int) -> list[Metric]:
         """The reports among (step, values) whose step and name are not in the table yet."""
-        with self._workspace.store.registry.read() as txn:
-            for metric in self._workspace.metrics.scan(txn, self._job_id, after=self._after):
-                self._seen.update((metric.step, name) for name in metric.values)
-                self._after = metric.seq
+        self._catch_up()
         fresh = []
         for step, values in entries:
-            new = {k: v for k, v in values.items() if (step, k) not in self._seen}
+            new = {k: v for k, v in values.items() if not self._known.has(step, k)}
             if new:
                 fresh.append(Metric(time_ns, step, new, "trainer_state"))
         return fresh
+
+    def at(self, step: int | None, fresh: Iterable[Metric]) -> dict[str, float]:
+        """The values at a step (`Known.at`) of what is in the table, with `fresh` behind it."""
+        self._catch_up()
+        known = Known()
+        reported = self._known.at_steps(step)
+        for name, (at, value) in reported.items():
+            known.add(Metric(0, at, {name: value}))
+        for metric in fresh:
+            known.add(metric)
+        return known.at(step)
+
+    def _catch_up(self) -> None:
+        with self._workspace.store.registry.read() as txn:
+            for metric in self._workspace.metrics.scan(txn, self._job_id, after=self._after):
+                self._known.add(metric)
+                self._after = metric.seq
 
 
 def store_checkpoint(
@@ -134,8 +147,7 @@ def store_checkpoint(
         state = trainer_state(finished)
         step = _first(finished.step, step_of(finished.name), state.step)
         fresh = history.new_of(state.entries, finished.created_ns)
-        with workspace.store.registry.read() as read:
-            known = at_step(chain(workspace.metrics.scan(read, finished.job_id), fresh), step)
+        known = history.at(step, fresh)
         with writer.commit() as txn:
             workspace.metrics.add_in(txn.txn, finished.job_id, fresh)
             row = Checkpoint(
@@ -151,15 +163,13 @@ def store_checkpoint(
 
 def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Added) -> Stored:
     """Enter the row, or improve the one that has the same content."""
-    versions = workspace.checkpoints.versions_in(txn.txn, row.job_id, row.name)
-    twin = next((v for v in reversed(versions) if v.identity), None)
+    newest, twin = _newest_and_whole(workspace.checkpoints.newest_versions_in(txn.txn, row.job_id, row.name))
     if twin is not None and twin.identity == added.root.identity:
         merged = _merged(twin, row)
         if merged != twin:
             workspace.checkpoints.put_in(txn, merged)
         return Stored(merged, False, 0)
-    numbers = [split_version(v.name)[1] or 1 for v in versions]
-    name = with_version(row.name, max(numbers, default=0) + 1)
+    name = next_version(row.name, newest)
     meta: dict[str, Any] = {
         "step": row.step, "state": row.state, "proof": row.proof, "metrics": dict(row.metrics), "tags": dict(row.tags),
         "committed_ns": row.committed_ns, "source": row.source,
@@ -167,6 +177,19 @@ def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Adde
     record = txn.put_record(Record("checkpoint", row.job_id, name, row.created_ns, added.root, meta))
     row = replace(row, name=name, record=record, identity=added.root.identity)
     return Stored(workspace.checkpoints.add_in(txn, row), True, added.new_bytes)
+
+
+def _newest_and_whole(versions: Iterator[Checkpoint]) -> tuple[Checkpoint | None, Checkpoint | None]:
+    """Of a path's versions, newest first, the first and the first that has content."""
+    newest = next(versions, None)
+    if newest is None or newest.identity:
+        return newest, newest
+    return newest, next((v for v in versions if v.identity), None)
+
+
+def next_version(base: str, newest: Checkpoint | None) -> str:
+    """The name of what comes next under a path, of which `newest` is there."""
+    return with_version(base, 1 if newest is None else (split_version(newest.name)[1] or 1) + 1)
 
 
 def _merged(old: Checkpoint, new: Checkpoint) -> Checkpoint:

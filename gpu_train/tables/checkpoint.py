@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from itertools import islice
 from math import isfinite
 from typing import Any
 
 from gpu_train.ref import BEST, LATEST, Ref
 from gpu_train.step import natural_key, split_version
 from gpu_train.tables.job import Job, Jobs
-from gpu_train.tables.row import from_row, job_prefix, next_seq, numbered_key, seq_of, to_row
+from gpu_train.tables.place import Places
+from gpu_train.tables.row import from_row, job_of, job_prefix, next_seq, numbered_key, seq_of, to_row
 from gpu_train_cas.digest import Digest
 from gpu_train_cas.errors import Incomplete, NotFound
 from gpu_train_cas.registry import Registry, Txn
@@ -87,8 +90,7 @@ class Checkpoint:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Checkpoint:
         """Read a row back."""
-        checkpoint = from_row(cls, row)
-        return replace(checkpoint, own_metrics=tuple(checkpoint.own_metrics))
+        return from_row(cls, {**row, "own_metrics": tuple(row.get("own_metrics", ()))})
 
 
 CheckpointList = list[Checkpoint]  # a name of its own: within the class `list` is a method
@@ -106,25 +108,48 @@ class Checkpoints:
         self._jobs = jobs
         self._best = best
         self.table = registry.table("checkpoints")
+        self._places = Places(registry, self.table)
 
-    def list(self, job_id: str | None = None) -> CheckpointList:
-        """A job's checkpoints, or all jobs', newest commit first."""
+    def list(self, job_id: str | None = None, *, limit: int | None = None) -> CheckpointList:
+        """A job's checkpoints, or all jobs', newest commit first; at most `limit`, without reading the others."""
         with self._registry.read() as txn:
-            found = list(self.scan(txn, job_id))
-        return sorted(found, key=lambda c: (c.committed_ns, c.job_id, c.seq), reverse=True)
+            if limit is None:
+                found = list(self.scan(txn, job_id))
+            else:
+                jobs = self._counts(txn) if job_id is None else [job_id]
+                found = [c for job in jobs for c in islice(self.scan(txn, job, reverse=True), limit)]
+        return sorted(found, key=lambda c: (c.committed_ns, c.job_id, c.seq), reverse=True)[:limit]
 
-    def scan(self, txn: Txn, job_id: str | None = None) -> Iterator[Checkpoint]:
-        """Checkpoints in key order, within a transaction."""
+    def scan(self, txn: Txn, job_id: str | None = None, *, reverse: bool = False) -> Iterator[Checkpoint]:
+        """Checkpoints in key order or backwards, within a transaction."""
         prefix = b"" if job_id is None else job_prefix(job_id)
-        for key, row in self.table.scan(txn, prefix):
-            yield Checkpoint.from_row({**row, "seq": seq_of(key)})
+        for key, row in self.table.scan(txn, prefix, reverse=reverse):
+            yield _read(key, row)
+
+    def newest(self, job_id: str) -> Generator[Checkpoint, None, None]:
+        """A job's checkpoints from the last commit back; close it, or read all: until then a snapshot is held."""
+        with self._registry.read() as txn:
+            yield from self.scan(txn, job_id, reverse=True)
+
+    def count(self, job_id: str | None = None) -> int:
+        """How many a job has, or all jobs."""
+        with self._registry.read() as txn:
+            return self.table.count(txn, b"" if job_id is None else job_prefix(job_id))
+
+    def counts(self) -> Counter[str]:
+        """How many each job has."""
+        with self._registry.read() as txn:
+            return self._counts(txn)
+
+    def _counts(self, txn: Txn) -> Counter[str]:
+        return Counter(job_of(key) for key in self.table.keys(txn))
 
     def latest(self, job_id: str) -> Checkpoint | None:
         """The newest verified one by the order of commits."""
         with self._registry.read() as txn:
             for key, row in self.table.scan(txn, job_prefix(job_id), reverse=True):
                 if row["state"] == VERIFIED:
-                    return Checkpoint.from_row({**row, "seq": seq_of(key)})
+                    return _read(key, row)
         return None
 
     def best(self, job_id: str, metric: str | None = None, mode: str | None = None) -> Checkpoint | None:
@@ -170,7 +195,8 @@ class Checkpoints:
         if ref.selector == "name":
             return self._named(job, ref.name)
         if ref.selector == "step":
-            at_step = [c for c in self.list(job.id) if c.step == ref.step]
+            with self._registry.read() as txn:
+                at_step = _newest_first(self.at_step_in(txn, job.id, ref.step))
             whole = [c for c in at_step if c.state == VERIFIED]
             if whole:
                 return whole[0], ref.path
@@ -193,20 +219,20 @@ class Checkpoints:
 
     def _named(self, job: Job, text: str) -> tuple[Checkpoint, str]:
         """Tell name and path apart by what the job has: the longest name wins."""
-        rows = self.list(job.id)
         parts = text.split("/")
-        for cut in range(len(parts), 0, -1):
-            base, version = split_version("/".join(parts[:cut]))
-            path = "/".join(parts[cut:])
-            exact = [c for c in rows if c.name == "/".join(parts[:cut])]
-            versions = [c for c in rows if c.base_name == base]
-            if version is not None:
-                chosen = exact or ([c for c in rows if c.name == base] if version == 1 else [])
-            else:
-                chosen = [c for c in versions if c.state != GONE] or versions
-            if chosen:
-                return chosen[0], path
-        names = sorted({c.name for c in rows}, key=natural_key)
+        with self._registry.read() as txn:
+            for cut in range(len(parts), 0, -1):
+                name, path = "/".join(parts[:cut]), "/".join(parts[cut:])
+                base, version = split_version(name)
+                versions = _newest_first(self.versions_in(txn, job.id, base))
+                if version is not None:
+                    exact = [c for c in versions if c.name == name]
+                    chosen = exact or ([c for c in versions if c.name == base] if version == 1 else [])
+                else:
+                    chosen = [c for c in versions if c.state != GONE] or versions
+                if chosen:
+                    return chosen[0], path
+        names = sorted({c.name for c in self.list(job.id)}, key=natural_key)
         near = get_close_matches(parts[0], names, 3) or names[-3:]
         hint = f"near are {', '.join(near)}" if near else "it has none yet"
         raise NotFound(f"{job.id} has no checkpoint {text!r}; {hint}")
@@ -215,13 +241,18 @@ class Checkpoints:
         """Append as part of a transaction, durable; the row as written, with its number."""
         seq = next_seq(self.table, txn.txn, checkpoint.job_id)
         checkpoint = replace(checkpoint, seq=seq)
-        txn.put(self.table, numbered_key(checkpoint.job_id, seq), _row(checkpoint), durable=True)
+        self._write(txn, checkpoint, None)
         return checkpoint
 
     def put_in(self, txn: Transaction, checkpoint: Checkpoint) -> None:
         """Write a changed row back as part of a transaction, durable."""
         key = numbered_key(checkpoint.job_id, checkpoint.seq)
-        txn.put(self.table, key, _row(checkpoint, txn.get(self.table, key)), durable=True)
+        self._write(txn, checkpoint, txn.get(self.table, key))
+
+    def _write(self, txn: Transaction, checkpoint: Checkpoint, old: Mapping[str, Any] | None) -> None:
+        key, row = numbered_key(checkpoint.job_id, checkpoint.seq), _row(checkpoint, old)
+        self._places.move(txn.txn, key, row)
+        txn.put(self.table, key, row, durable=True)
 
     def put(self, checkpoint: Checkpoint) -> None:
         """Write a changed row back in a transaction of its own."""
@@ -230,7 +261,40 @@ class Checkpoints:
 
     def versions_in(self, txn: Txn, job_id: str, base_name: str) -> CheckpointList:
         """All rows under one path, oldest first, within a transaction."""
-        return [c for c in self.scan(txn, job_id) if c.base_name == base_name]
+        return list(self._versions(txn, job_id, base_name, reverse=False))
+
+    def newest_versions_in(self, txn: Txn, job_id: str, base_name: str) -> Iterator[Checkpoint]:
+        """The rows under one path, newest first, read one by one, within a transaction."""
+        return self._versions(txn, job_id, base_name, reverse=True)
+
+    def at_step_in(self, txn: Txn, job_id: str, step: int | None) -> CheckpointList:
+        """All rows at a step, oldest first, within a transaction."""
+        if self._usable(txn):
+            found = self._rows(txn, job_id, self._places.at_step(txn, job_id, step))
+        else:
+            found = self.scan(txn, job_id)
+        return [c for c in found if c.step == step]
+
+    def _versions(self, txn: Txn, job_id: str, base_name: str, *, reverse: bool) -> Iterator[Checkpoint]:
+        if self._usable(txn):
+            found = self._rows(txn, job_id, self._places.at_path(txn, job_id, base_name, reverse=reverse))
+        else:
+            found = self.scan(txn, job_id, reverse=reverse)
+        return (c for c in found if c.base_name == base_name)
+
+    def _usable(self, txn: Txn) -> bool:
+        """Whether the index can be used; who writes makes it again where it cannot."""
+        if txn.writing:
+            self._places.ensure(txn)
+            return True
+        return self._places.is_sound(txn)
+
+    def _rows(self, txn: Txn, job_id: str, numbers: Iterable[int]) -> Iterator[Checkpoint]:
+        for number in numbers:
+            key = numbered_key(job_id, number)
+            row = self.table.get(txn, key)
+            if row is not None:
+                yield _read(key, row)
 
 
 def mode_of(metric: str) -> str:
@@ -242,6 +306,15 @@ def mode_of(metric: str) -> str:
 def sorted_by_step(checkpoints: Iterable[Checkpoint]) -> CheckpointList:
     """In the order of steps, then of names as people read them; those without a step first."""
     return sorted(checkpoints, key=lambda c: (-1 if c.step is None else c.step, natural_key(c.name), c.seq))
+
+
+def _read(key: bytes, row: dict[str, Any]) -> Checkpoint:
+    row["seq"] = seq_of(key)
+    return Checkpoint.from_row(row)
+
+
+def _newest_first(checkpoints: Iterable[Checkpoint]) -> CheckpointList:
+    return sorted(checkpoints, key=lambda c: (c.committed_ns, c.seq), reverse=True)
 
 
 def _row(checkpoint: Checkpoint, old: Mapping[str, Any] | None = None) -> dict[str, Any]:

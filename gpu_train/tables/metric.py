@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,17 +77,47 @@ class Metrics:
             self.add_in(txn, job_id, metrics)
 
 
-def at_step(metrics: Iterable[Metric], step: int | None) -> dict[str, float]:
-    """For each name the value last known at `step`: of the highest step not above it, the newest report.
+class Known:
+    """The reports of one job in memory, by name and step, so that a growing number of them is read only once."""
 
-    Without a step, the newest report of each name.
-    """
-    known: dict[str, tuple[int, float]] = {}
-    for metric in metrics:
-        at = -1 if metric.step is None else metric.step
-        if step is not None and at > step:
-            continue
+    def __init__(self) -> None:
+        self._values: dict[str, dict[int, float]] = {}
+        self._steps: dict[str, list[int]] = {}
+        self._last: dict[str, float] = {}
+
+    def add(self, metric: Metric) -> None:
+        """Take in the next report."""
+        step = _place(metric.step)
         for name, value in metric.values.items():
-            if step is None or name not in known or known[name][0] <= at:
-                known[name] = (at, value)
-    return {name: value for name, (_, value) in known.items()}
+            values = self._values.setdefault(name, {})
+            if step not in values:
+                insort(self._steps.setdefault(name, []), step)
+            values[step] = value
+            self._last[name] = value
+
+    def has(self, step: int | None, name: str) -> bool:
+        """Whether there is a report of that name at that step."""
+        return _place(step) in self._values.get(name, ())
+
+    def at(self, step: int | None) -> dict[str, float]:
+        """For each name the value last known at `step`: of the highest step not above it, the newest report.
+
+        Without a step, the newest report of each name.
+        """
+        if step is None:
+            return dict(self._last)
+        return {name: value for name, (_, value) in self.at_steps(step).items()}
+
+    def at_steps(self, step: int | None) -> dict[str, tuple[int, float]]:
+        """`at`, with the step that each value is of; -1 stands for none."""
+        if step is None:
+            return {name: (-1, value) for name, value in self._last.items()}
+        found = {}
+        for name, steps in self._steps.items():
+            if at := bisect_right(steps, step):
+                found[name] = (steps[at - 1], self._values[name][steps[at - 1]])
+        return found
+
+
+def _place(step: int | None) -> int:
+    return -1 if step is None else step

@@ -13,6 +13,8 @@ from gpu_train_cas.registry import Row, Table, Txn
 VERSION = 1
 T = TypeVar("T")
 _U64 = struct.Struct(">Q")
+NUMBER_BYTES = _U64.size
+"""What a row's number takes at the end of its key."""
 
 
 def numbered_key(job_id: str, seq: int) -> bytes:
@@ -25,9 +27,14 @@ def job_prefix(job_id: str) -> bytes:
     return job_id.encode() + b"\0"
 
 
+def job_of(key: bytes) -> str:
+    """The job in a key."""
+    return key[: -NUMBER_BYTES - 1].decode()
+
+
 def seq_of(key: bytes) -> int:
     """The number at the end of a key."""
-    return int(_U64.unpack(key[-8:])[0])
+    return int(_U64.unpack(key[-NUMBER_BYTES:])[0])
 
 
 def next_seq(table: Table, txn: Txn, job_id: str) -> int:

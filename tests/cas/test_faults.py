@@ -197,22 +197,62 @@ def test_gc_on_a_nearly_full_disk_frees_what_it_can(
         check_records(store, records, tmp_path / "out", seen)
 
 
-def test_gc_and_rebuild_on_a_full_disk_lose_nothing(
+def test_gc_on_a_full_disk_frees_space_and_a_rebuild_loses_nothing(
     small_disk: Path, source: Path, tmp_path: Path, commit: Commit, seen: Seen
 ) -> None:
     home = small_disk / "home"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "f").write_bytes(os.urandom(6 * MIB))
+    reserve = home / "store" / "reserve"
     with Store.open(home) as store:
         records = {commit(store, source): source}
-        store.trash(commit(store, source, "gone"))
-        fill(small_disk)
-        with pytest.raises(StorageFull):
-            store.gc(trash_days=0)
-        check_records(store, records, tmp_path / "out", seen)
+        store.trash(commit(store, other, "gone"))
+        assert reserve.stat().st_blocks * 512 >= 4 * MIB, "it must be real blocks"
+        ballast = fill(small_disk)
     with pytest.raises(StorageFull):
         rebuild_registry(home)
     assert sorted(os.listdir(home)) == ["registry", "store"]
     with Store.open(home) as store:
+        with pytest.raises(StorageFull):
+            commit(store, other, "again")
+        report = store.gc(trash_days=0)
+        assert len(report.records) == 1
+        assert report.freed_bytes > 6 * MIB
+        assert shutil.disk_usage(small_disk).free > 6 * MIB
         check_records(store, records, tmp_path / "out", seen)
+        assert not reserve.exists(), "there is not room enough for it again"
+        ballast.unlink()
+        store.gc()
+        assert reserve.stat().st_blocks * 512 >= 4 * MIB
+        check_records(store, records, tmp_path / "out", seen)
+
+
+def test_gc_on_a_full_disk_buries_many_blocks_by_small_batches(
+    small_disk: Path, source: Path, tmp_path: Path, commit: Commit, seen: Seen
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for index in range(6000):
+        (other / str(index)).write_bytes(b"%d" % index)
+    with Store.open(small_disk / "home") as store:
+        records = {commit(store, source): source}
+        store.trash(commit(store, other, "gone"))
+        (store.root / "store" / "reserve").unlink()
+        fill(small_disk, leave=800_000)
+        report = store.gc(trash_days=0)
+        assert report.blocks > 6000
+        check_records(store, records, tmp_path / "out", seen)
+
+
+def test_a_gc_that_has_no_room_does_not_advise_gc(small_disk: Path, source: Path, commit: Commit) -> None:
+    with Store.open(small_disk / "home") as store:
+        store.trash(commit(store, source))
+        (store.root / "store" / "reserve").unlink()
+        fill(small_disk)
+        with pytest.raises(StorageFull, match="remove something else") as caught:
+            store.gc(trash_days=0)
+        assert "gpu-train gc" not in str(caught.value)
 
 
 # Homes that cannot be written, or not be used

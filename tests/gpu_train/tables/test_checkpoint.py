@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_train.tables.checkpoint import Checkpoint, mode_of, sorted_by_step
 from gpu_train.tables.job import Job
+from gpu_train.tables.row import numbered_key, to_row
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import Incomplete, NotFound
 
@@ -135,3 +138,56 @@ def test_which_way_is_better(metric: str, mode: str) -> None:
 def test_the_order_of_steps() -> None:
     rows = [Checkpoint(JOB, n, step=s) for n, s in (("b", 1000), ("a", 200), ("last", None), ("c", 200))]
     assert [c.name for c in sorted_by_step(rows)] == ["last", "a", "c", "b"]
+
+
+def test_the_newest_few_are_those_of_the_whole_list(workspace: Workspace) -> None:
+    with workspace.store.transaction() as txn:
+        for at in range(12):
+            workspace.checkpoints.add_in(txn, Checkpoint(f"job{at % 3}", f"c-{at}", committed_ns=at))
+    for job in (None, "job1"):
+        whole = workspace.checkpoints.list(job)
+        assert workspace.checkpoints.list(job, limit=3) == whole[:3]
+        assert workspace.checkpoints.list(job, limit=99) == whole
+        assert workspace.checkpoints.count(job) == len(whole)
+    assert workspace.checkpoints.counts() == {"job0": 4, "job1": 4, "job2": 4}
+
+
+def looked_up(workspace: Workspace) -> list[object]:
+    """What is found by path and by step, when reading and when writing."""
+    checkpoints, registry = workspace.checkpoints, workspace.store.registry
+    found: list[object] = []
+    for begin in (registry.read, registry.write):
+        with begin() as txn:
+            found.append(
+                [
+                    [c.seq for c in checkpoints.versions_in(txn, JOB, "a")],
+                    [c.seq for c in checkpoints.newest_versions_in(txn, JOB, "a")],
+                    [c.seq for c in checkpoints.versions_in(txn, JOB, "\udcff" * 300)],
+                    [c.seq for c in checkpoints.at_step_in(txn, JOB, 5)],
+                    [c.seq for c in checkpoints.at_step_in(txn, JOB, 6)],
+                    [c.seq for c in checkpoints.at_step_in(txn, JOB, None)],
+                ]
+            )
+    return found
+
+
+def test_paths_and_steps_are_found_whatever_becomes_of_the_index(workspace: Workspace) -> None:
+    checkpoints, registry = workspace.checkpoints, workspace.store.registry
+    for name, step in (("a", 5), ("b", 5), ("a~2", 6), ("\udcff" * 300, None), ("a~3", None)):
+        row = add(workspace, name, step=step)
+    checkpoints.put(replace(row, step=5))
+    expected = [[1, 3, 5], [5, 3, 1], [4], [1, 2, 5], [3], [4]]
+    assert looked_up(workspace) == [expected, expected]
+    places = registry.table("checkpoint_places")
+    with registry.read() as txn:
+        assert places.count(txn) == 10
+    with registry.write() as txn:  # as a rebuilt registry begins
+        for key in list(places.keys(txn)):
+            places.delete(txn, key)
+    assert looked_up(workspace) == [expected, expected]
+    with registry.read() as txn:
+        assert places.count(txn) == 10
+    with workspace.store.transaction() as raw:  # as a program that knows of no index writes
+        raw.put(checkpoints.table, numbered_key(JOB, 6), {**to_row(row), "name": "a~4", "step": 6})
+    expected = [[1, 3, 5, 6], [6, 5, 3, 1], [4], [1, 2, 5], [3, 6], [4]]
+    assert looked_up(workspace) == [expected, expected]

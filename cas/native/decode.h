@@ -18,6 +18,19 @@ static status_t states_end(const states_t *s)
     return wrong ? BAD_STATE : KERNEL_OK;
 }
 
+/* Slot -> symbol in bits 0-7, frequency in 8-19, slot less the symbol's first in 20-31. Sixteen slots at a time: up
+ * to 15 entries beyond a symbol's last are written, and then written over by the next symbol or table. */
+static void decoding_table(const uint16_t *frequency, uint32_t *table)
+{
+    for (uint32_t symbol = 0; symbol < SYMBOLS; symbol++) {
+        uint32_t entry = symbol | (uint32_t)frequency[symbol] << 8;
+        for (uint32_t i = 0; i < frequency[symbol]; i += 16)
+            for (uint32_t j = 0; j < 16; j++)
+                table[i + j] = entry | (i + j) << 20;
+        table += frequency[symbol];
+    }
+}
+
 typedef struct {
     uint8_t lut[256];
     model_t model;

@@ -81,6 +81,22 @@ static void count_pairs(counts_t *counts, const uint8_t *contexts, const uint8_t
     }
 }
 
+/* The same without contexts. Four tables: the next of the same symbol need not wait for the last to be stored. */
+static void count_symbols(counts_t *counts, const uint8_t *symbols, size_t count, size_t stride)
+{
+    uint32_t found[4][SYMBOLS] = {{0}};
+    for (size_t at = 0; at < count; at += LANES * stride) {
+        size_t end = at + LANES < count ? at + LANES : count, i = at;
+        for (; i + 4 <= end; i += 4)
+            for (size_t j = 0; j < 4; j++)
+                found[j][symbols[i + j]]++;
+        for (; i < end; i++)
+            found[0][symbols[i]]++;
+    }
+    for (unsigned i = 0; i < SYMBOLS; i++)
+        counts[0][i] = found[0][i] + found[1][i] + found[2][i] + found[3][i];
+}
+
 /* Count, for each context, about how many elements equal their base: all by a sample, less those that differ. */
 static void count_same(counts_t *counts, const uint8_t *contexts, size_t count, size_t stride)
 {
@@ -217,7 +233,10 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
         count_same(e->counts, e->contexts, count, stride_for(count));
     } else {
         stride = stride_for(count);
-        count_pairs(e->counts, e->contexts, e->symbols, count, stride);
+        if (grouped)
+            count_pairs(e->counts, e->contexts, e->symbols, count, stride);
+        else
+            count_symbols(e->counts, e->symbols, count, stride);
     }
     h.top = b->top;
     unsigned symbols = alphabet(b->element, b->top);
@@ -232,8 +251,11 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
         contexts_of = e->kept;
     }
     size_t whole = (coded + LANES - 1) / LANES * LANES;
-    map_bytes(contexts_of, whole, lut);
-    memset(contexts_of + coded, 0, whole - coded);
+    if (groups > 1) {
+        map_bytes(contexts_of, whole, lut);
+        memset(contexts_of + coded, 0, whole - coded);
+    } else if (grouped)
+        memset(contexts_of, 0, whole);
     if (stride > 1)
         count_missing(e->counts, groups, contexts_of, e->symbols, count);
     model_make(e, groups, symbols, sparse);

@@ -131,7 +131,6 @@ size_t model_write(uint8_t *out, const model_t *model, unsigned groups, const ui
                    bool sparse);
 status_t model_read(const uint8_t *data, size_t size, unsigned groups, unsigned symbols, bool sparse, uint8_t *lut,
                     model_t *model);
-void decoding_table(const uint16_t *frequency, uint32_t *table); /* 4096 entries, and room for 16 */
 void encoding_table(const uint16_t *frequency, uint32_t *table);
 
 /* grouping.c */

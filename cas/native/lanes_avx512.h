@@ -147,12 +147,17 @@ static void count_missing(counts_t *counts, unsigned groups, const uint8_t *grou
     ((bit) >= 8 * (j) ? _mm512_slli_epi32(_mm512_and_si512(v, all32(255u << (8 * (j)))), (bit) - 8 * (j)) \
                       : _mm512_and_si512(_mm512_srli_epi32(v, 8 * (j) - (bit)), all32(255u << (bit))))
 
-/* floor(x / f) for x < f << 19: a quotient that is exact or one too small, then mended. */
-INLINE vec divide(vec x, vec f, vec *rest)
+/* About 1 / f, near enough for divide(). */
+INLINE __m512 inverse(vec f)
 {
     __m512 ff = _mm512_cvtepi32_ps(f), r = _mm512_rcp14_ps(ff);
-    r = _mm512_mul_ps(r, _mm512_fnmadd_ps(ff, r, _mm512_set1_ps(2)));
-    vec q = _mm512_cvttps_epi32(_mm512_fmsub_ps(_mm512_cvtepi32_ps(x), r, _mm512_set1_ps(0.25f)));
+    return _mm512_mul_ps(r, _mm512_fnmadd_ps(ff, r, _mm512_set1_ps(2)));
+}
+
+/* floor(x / f) for x < f << 19: a quotient that is exact or one too small, then mended. */
+INLINE vec divide(vec x, vec f, __m512 inverse_f, vec *rest)
+{
+    vec q = _mm512_cvttps_epi32(_mm512_fmsub_ps(_mm512_cvtepi32_ps(x), inverse_f, _mm512_set1_ps(0.25f)));
     vec left = _mm512_sub_epi32(x, _mm512_mullo_epi32(q, f));
     __mmask16 more = _mm512_cmpge_epu32_mask(left, f);
     *rest = _mm512_mask_sub_epi32(left, more, left, f);
@@ -194,7 +199,7 @@ INLINE uint16_t *symbols_encode_with(const uint8_t *symbols, const uint8_t *grou
         vec entry = gather(index, table), f = _mm512_and_si512(entry, all32(0xffff)), rest;      \
         __mmask16 full = _mm512_cmpge_epu32_mask(x[j], _mm512_slli_epi32(f, 19));                \
         p = words_put(p, x[j], full);                                                            \
-        vec q = divide(_mm512_mask_srli_epi32(x[j], full, x[j], 16), f, &rest);                  \
+        vec q = divide(_mm512_mask_srli_epi32(x[j], full, x[j], 16), f, inverse(f), &rest);                  \
         x[j] = _mm512_add_epi32(_mm512_slli_epi32(q, SCALE_BITS),                                \
                                 _mm512_add_epi32(rest, _mm512_srli_epi32(entry, 16)));           \
     }
@@ -256,26 +261,34 @@ static bool symbols_decode(const uint8_t **words, const uint8_t *end, const uint
 static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size_t count, const uint32_t *same,
                               uint16_t *p, states_t *s)
 {
-    vec x[4], table = load(same);
+    /* frequencies and their inverses by group, of elements that are equal and of elements that differ */
+    vec x[4], equal = load(same), other = _mm512_sub_epi32(all32(FLAG_SCALE), equal);
+    __m512 equal_inverse = inverse(_mm512_max_epu32(equal, all32(1))), other_inverse = inverse(other);
     for (int j = 0; j < 4; j++)
         x[j] = load(s->lane + 16 * j);
     for (size_t at = count; at;) {
         at -= LANES;
         vec c = load(groups + at);
-        for (int j = 3; j >= 0; j--) {
-            /* the permutation looks at the lowest 4 bits only, which hold the group */
-            vec f = _mm512_permutexvar_epi32(_mm512_srli_epi32(c, (unsigned)(8 * j)), table), rest;
-            __mmask16 differs = (__mmask16)_pext_u64(flags[at / LANES], EVERY_FOURTH << j);
-            vec first = _mm512_maskz_mov_epi32(differs, f);
-            f = _mm512_mask_sub_epi32(f, differs, all32(FLAG_SCALE), f);
-            __mmask16 full = _mm512_cmpge_epu32_mask(x[j], _mm512_slli_epi32(f, 16));
-            if (full) {
-                p = words_put(p, x[j], full);
-                x[j] = _mm512_mask_srli_epi32(x[j], full, x[j], 16);
-            }
-            vec q = divide(x[j], f, &rest);
-            x[j] = _mm512_add_epi32(_mm512_slli_epi32(q, FLAG_BITS), _mm512_add_epi32(rest, first));
-        }
+        uint64_t bits = flags[at / LANES];
+#define STEP(j)                                                                                         \
+    {                                                                                                   \
+        /* of the index, the permutations look at the group's 4 bits and at the flag in bit 4 only */   \
+        __mmask16 differs = (__mmask16)_pext_u64(bits, EVERY_FOURTH << j);                              \
+        vec index = _mm512_srli_epi32(c, 8 * j), rest;                                                  \
+        index = _mm512_mask_or_epi32(index, differs, index, all32(16));                                 \
+        vec f = _mm512_permutex2var_epi32(equal, index, other);                                         \
+        __m512 inverse_f = _mm512_permutex2var_ps(equal_inverse, index, other_inverse);                 \
+        __mmask16 full = _mm512_cmpge_epu32_mask(x[j], _mm512_slli_epi32(f, 16));                       \
+        if (full) {                                                                                     \
+            p = words_put(p, x[j], full);                                                               \
+            x[j] = _mm512_mask_srli_epi32(x[j], full, x[j], 16);                                        \
+        }                                                                                               \
+        vec q = divide(x[j], f, inverse_f, &rest);                                                      \
+        rest = _mm512_mask_add_epi32(rest, differs, rest, _mm512_sub_epi32(all32(FLAG_SCALE), f));      \
+        x[j] = _mm512_add_epi32(_mm512_slli_epi32(q, FLAG_BITS), rest);                                 \
+    }
+        STEP(3) STEP(2) STEP(1) STEP(0)
+#undef STEP
     }
     for (int j = 0; j < 4; j++)
         store(s->lane + 16 * j, x[j]);

@@ -16,24 +16,18 @@ static void put_bits(bit_writer_t *w, uint32_t value, unsigned bits)
     w->at += bits;
 }
 
+/* Reads past the end of the tables, which other parts of the payload follow, PAD_BYTES at least; a reader that is
+ * past its end is noticed before the next symbol. */
 typedef struct {
     const uint8_t *data;
     size_t at, end; /* in bits */
-    bool over;
 } bit_reader_t;
 
-static uint32_t get_bits(bit_reader_t *r, unsigned bits)
+static uint64_t look_bits(const bit_reader_t *r)
 {
-    uint32_t here = 0;
-    if (r->end - r->at < bits) {
-        r->over = true;
-        return 0;
-    }
-    size_t byte = r->at >> 3, left = (r->end >> 3) - byte;
-    memcpy(&here, r->data + byte, left < 4 ? left : 4);
-    here >>= r->at & 7;
-    r->at += bits;
-    return here & ((1u << bits) - 1);
+    uint64_t here;
+    memcpy(&here, r->data + (r->at >> 3), 8);
+    return here >> (r->at & 7);
 }
 
 static unsigned bit_length(uint32_t value) { return value ? 32u - (unsigned)__builtin_clz(value) : 0; }
@@ -107,24 +101,25 @@ static bool get_frequencies(bit_reader_t *r, uint16_t *frequency, unsigned symbo
 {
     unsigned sum = 0;
     memset(frequency, 0, SYMBOLS * sizeof *frequency);
-    for (unsigned i = 0; i < symbols && !r->over;) {
-        unsigned bits = get_bits(r, 4);
-        if (bits > SCALE_BITS)
+    for (unsigned i = 0; i < symbols && r->at <= r->end;) {
+        uint64_t here = look_bits(r);
+        unsigned bits = here & 15, more = here >> 4 & 15;
+        if (bits > SCALE_BITS || (bits == 0 && more > 8))
             return false;
         if (bits) {
-            frequency[i] = (uint16_t)((1u << (bits - 1)) + get_bits(r, bits - 1));
-            sum += frequency[i++];
+            unsigned top = 1u << (bits - 1), value = top + ((unsigned)(here >> 4) & (top - 1));
+            frequency[i++] = (uint16_t)value;
+            sum += value;
+            r->at += 4 + bits - 1;
             continue;
         }
-        bits = get_bits(r, 4);
-        if (bits > 8)
-            return false;
-        unsigned run = (1u << bits) + get_bits(r, bits);
+        unsigned top = 1u << more, run = top + ((unsigned)(here >> 8) & (top - 1));
         if (run > symbols - i)
             return false;
         i += run;
+        r->at += 8 + more;
     }
-    return !r->over && sum == SCALE;
+    return r->at <= r->end && sum == SCALE;
 }
 
 /* ---- the table section of a payload ---- */
@@ -163,10 +158,11 @@ status_t model_read(const uint8_t *data, size_t size, unsigned groups, unsigned 
         if (starts[g] <= starts[g - 1])
             return BAD_TABLE;
     lut_fill(starts, groups, lut);
-    bit_reader_t r = {data + groups - 1, 0, 8 * (size - (groups - 1)), false};
+    bit_reader_t r = {data + groups - 1, 0, 8 * (size - (groups - 1))};
     for (unsigned g = 0; g < groups; g++) {
         if (sparse) {
-            model->same[g] = get_bits(&r, FLAG_BITS);
+            model->same[g] = (uint32_t)(look_bits(&r) & (FLAG_SCALE - 1));
+            r.at += FLAG_BITS;
             if (model->same[g] == 0)
                 return BAD_TABLE;
         }
@@ -174,19 +170,6 @@ status_t model_read(const uint8_t *data, size_t size, unsigned groups, unsigned 
             return BAD_TABLE;
     }
     return r.end - r.at < 8 ? KERNEL_OK : BAD_TABLE;
-}
-
-/* Slot -> symbol in bits 0-7, frequency in 8-19, slot less the symbol's first in 20-31. Sixteen slots at a time: up
- * to 15 entries beyond a symbol's last are written, and then written over by the next symbol or table. */
-void decoding_table(const uint16_t *frequency, uint32_t *table)
-{
-    for (uint32_t symbol = 0; symbol < SYMBOLS; symbol++) {
-        uint32_t entry = symbol | (uint32_t)frequency[symbol] << 8;
-        for (uint32_t i = 0; i < frequency[symbol]; i += 16)
-            for (uint32_t j = 0; j < 16; j++)
-                table[i + j] = entry | (i + j) << 20;
-        table += frequency[symbol];
-    }
 }
 
 /* Symbol -> frequency in bits 0-15, its first slot in 16-31. */

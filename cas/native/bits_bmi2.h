@@ -49,6 +49,33 @@ INLINE void get_whole_bytes(raw_reader_t *r, uint64_t *values, const uint64_t *m
     }
 }
 
+/* Bits 1-7 of each of `count` bytes (a multiple of 8). Eight of them are 7 whole bytes, so that in a split block the
+ * stream is always at a byte's start. */
+#define UPPER_SEVEN 0xfefefefefefefefeull
+
+INLINE void put_sevens(raw_writer_t *w, const uint8_t *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, bytes + i, 8);
+        eight = _pext_u64(eight, UPPER_SEVEN);
+        memcpy(w->bits + i / 8 * 7, &eight, 8);
+    }
+    w->bits += count / 8 * 7;
+}
+
+INLINE void get_sevens(raw_reader_t *r, uint8_t *bytes, size_t count)
+{
+    const uint8_t *bits = r->bits + (r->at >> 3);
+    for (size_t i = 0; i < count; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, bits + i / 8 * 7, 8);
+        eight = _pdep_u64(eight, UPPER_SEVEN);
+        memcpy(bytes + i, &eight, 8);
+    }
+    r->at += 7 * count;
+}
+
 /* By an 8-bit mask of lanes, filled by kernel_prepare(): which lane goes where. */
 extern uint8_t compress_to_end[256][8]; /* the lanes in the mask, in order, to the last places */
 extern uint8_t expand_from_start[256][8]; /* the n-th lane in the mask takes n */

@@ -467,14 +467,15 @@ INLINE void differences64(const uint8_t *data, const uint8_t *base, int width, v
 }
 
 INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
-                             uint8_t *tokens, raw_writer_t *w)
+                             uint8_t *tokens, raw_writer_t *stream)
 {
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width;
     const uint8_t *data = b->data + at * step, *base = b->base ? b->base + at * step : NULL;
     vec z[8];
     for (; i + LANES <= count; i += LANES) {
         differences64(data + i * step, base ? base + i * step : NULL, width, z);
-        tokens64(z, width == 4, top, tokens + i, w);
+        tokens64(z, width == 4, top, tokens + i, &local);
     }
     if (i < count) {
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
@@ -482,8 +483,9 @@ INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int widt
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
         differences64(x, y, width, z);
-        tokens64(z, width == 4, top, tokens + i, w);
+        tokens64(z, width == 4, top, tokens + i, &local);
     }
+    *stream = local;
 }
 
 static int fast_tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
@@ -513,14 +515,15 @@ INLINE void tokens_undo_group(const uint8_t *tokens, const beside_t *beside, siz
 
 /* `tokens` has room for whole groups. */
 INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
-                            uint8_t *tokens, raw_reader_t *r, uint8_t *out)
+                            uint8_t *tokens, raw_reader_t *stream, uint8_t *out)
 {
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
     const uint8_t *base = b->base ? b->base + at * step : NULL;
     beside_t beside;
     out += at * step;
     memset(tokens + count, 0, padded - count);
-    if (!beside_get(tokens, padded, width, top, r, &beside))
+    if (!beside_get(tokens, padded, width, top, &local, &beside))
         return 0;
     for (; i + LANES <= count; i += LANES)
         tokens_undo_group(tokens, &beside, i, base ? base + i * step : NULL, width, top, out + i * step);
@@ -531,6 +534,7 @@ INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width
         tokens_undo_group(tokens, &beside, i, y, width, top, x);
         memcpy(out + i * step, x, (count - i) * step);
     }
+    *stream = local;
     return 1;
 }
 
@@ -543,16 +547,18 @@ static int fast_tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *
 }
 
 /* Differences lie behind each other, with room for whole groups. */
-INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
+INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *stream)
 {
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
     memset(values + count * step, 0, LANES * step);
     for (size_t i = 0; i < count; i += LANES) {
         vec z[8];
         for (size_t j = 0; j < 8; j++)
             z[j] = width == 4 ? load(values + i * step + 32 * j) : widen16(values + i * step + 16 * j);
-        tokens64(z, width == 4, top, tokens + i, w);
+        tokens64(z, width == 4, top, tokens + i, &local);
     }
+    *stream = local;
 }
 
 static int fast_values_make(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
@@ -563,14 +569,15 @@ static int fast_values_make(uint8_t *values, size_t count, int width, unsigned t
     return 0;
 }
 
-INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
+INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *stream, uint8_t *values)
 {
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
     beside_t beside;
     memset(tokens + count, 0, LANES);
     for (size_t at = 0; at < count; at += CHUNK) {
         size_t left = (count - at + LANES - 1) / LANES * LANES, chunk = left < CHUNK ? left : CHUNK;
-        if (!beside_get(tokens + at, chunk, width, top, r, &beside))
+        if (!beside_get(tokens + at, chunk, width, top, &local, &beside))
             return 0;
         for (size_t i = 0; i < chunk; i += 32) {
             vec z[4];
@@ -582,6 +589,7 @@ INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned t
                 store(values + (at + i) * step + 32 * j, z[j]);
         }
     }
+    *stream = local;
     return 1;
 }
 
@@ -671,17 +679,6 @@ static bool any_negative(const block_t *b, size_t at, size_t count)
     return found;
 }
 
-/* 7 bits of each of 8 bytes (bits 1-7) together, and back. */
-#define UPPER_SEVEN 0xfefefefefefefefeull
-
-INLINE void sevens_put(raw_writer_t *w, vec bytes)
-{
-    uint64_t lows[4];
-    store(lows, bytes);
-    for (int i = 0; i < 4; i++)
-        put_remainder(w, _pext_u64(lows[i], UPPER_SEVEN), 56);
-}
-
 INLINE vec thirds(void) /* bytes 0-2 of each 32-bit lane, one lane after another, in 12 of 16 bytes */
 {
     return _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
@@ -697,7 +694,9 @@ INLINE void split16(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
     store(symbols, pack16(_mm256_srli_epi16(r[0], 8), _mm256_srli_epi16(r[1], 8)));
     vec low = pack16(both_of(r[0], all16(255)), both_of(r[1], all16(255)));
     if (is_unsigned) {
-        sevens_put(w, low);
+        uint8_t lows[32];
+        store(lows, low);
+        put_sevens(w, lows, 32);
     } else {
         store(w->bytes, low);
         w->bytes += 32;
@@ -714,8 +713,11 @@ INLINE void split32(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
         low[j] = both_of(r[j], all32(255));
     }
     store(symbols, pack32(high[0], high[1], high[2], high[3]));
-    if (is_unsigned)
-        sevens_put(w, pack32(low[0], low[1], low[2], low[3]));
+    if (is_unsigned) {
+        uint8_t lows[32];
+        store(lows, pack32(low[0], low[1], low[2], low[3]));
+        put_sevens(w, lows, 32);
+    }
     for (int j = 0; j < 4; j++)
         if (is_unsigned) {
             vec middle = both_of(_mm256_srli_epi32(r[j], 8), all32(0xffff));
@@ -730,58 +732,57 @@ INLINE void split32(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
         }
 }
 
+/* The loops with constants. */
+INLINE void split_make_with(const uint8_t *data, size_t count, int width, bool is_unsigned, uint8_t *symbols,
+                            raw_writer_t *stream)
+{
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
+    size_t i = 0, step = (size_t)width;
+    for (; i + 32 <= count; i += 32)
+        if (width == 2)
+            split16(data + i * step, is_unsigned, symbols + i, &local);
+        else
+            split32(data + i * step, is_unsigned, symbols + i, &local);
+    for (; i < count; i++)
+        split_one(element_load(data, i, width), width, is_unsigned, symbols + i, &local);
+    *stream = local;
+}
+
 static int fast_split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols,
                            raw_writer_t *w)
 {
     int width = element_width(b->element);
-    if (width != 2 && width != 4)
+    const uint8_t *data = b->data + at * (size_t)width;
+    if (width == 2 && is_unsigned)
+        split_make_with(data, count, 2, true, symbols, w);
+    else if (width == 2)
+        split_make_with(data, count, 2, false, symbols, w);
+    else if (width == 4 && is_unsigned)
+        split_make_with(data, count, 4, true, symbols, w);
+    else if (width == 4)
+        split_make_with(data, count, 4, false, symbols, w);
+    else
         return UNHANDLED;
-    size_t i = 0, step = (size_t)width;
-    for (; i + 32 <= count; i += 32)
-        if (width == 2)
-            split16(b->data + (at + i) * step, is_unsigned, symbols + i, w);
-        else
-            split32(b->data + (at + i) * step, is_unsigned, symbols + i, w);
-    for (; i < count; i++)
-        split_one(element_load(b->data, at + i, width), width, is_unsigned, symbols + i, w);
     return 0;
 }
 
-INLINE vec sevens_get(raw_reader_t *r) /* bits 1-7 of 32 bytes */
+/* 32 elements; `lows` has their lowest bytes where they are unsigned, and is NULL where the byte stream does. */
+INLINE void join16(const uint8_t *symbols, const uint8_t *lows, raw_reader_t *r, uint8_t *out)
 {
-    uint64_t lows[4];
-    for (int i = 0; i < 4; i++) {
-        lows[i] = _pdep_u64(window(r), UPPER_SEVEN);
-        r->at += 56;
-    }
-    return load(lows);
-}
-
-INLINE void join16(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, uint8_t *out)
-{
-    vec low;
-    if (is_unsigned) {
-        low = sevens_get(r);
-    } else {
-        low = load(r->bytes);
-        r->bytes += 32;
-    }
-    low = _mm256_permute4x64_epi64(low, 0xd8);
+    vec low = _mm256_permute4x64_epi64(load(lows ? lows : r->bytes), 0xd8);
     vec high = _mm256_permute4x64_epi64(load(symbols), 0xd8);
     vec a = _mm256_unpacklo_epi8(low, high), b = _mm256_unpackhi_epi8(low, high);
+    r->bytes += lows ? 0 : 32;
     store(out, either(_mm256_srli_epi16(a, 1), _mm256_slli_epi16(a, 15)));
     store(out + 32, either(_mm256_srli_epi16(b, 1), _mm256_slli_epi16(b, 15)));
 }
 
-INLINE void join32(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, uint8_t *out)
+INLINE void join32(const uint8_t *symbols, const uint8_t *lows, raw_reader_t *r, uint8_t *out)
 {
-    uint8_t lows[32];
     vec from = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1));
-    if (is_unsigned)
-        store(lows, sevens_get(r));
     for (int j = 0; j < 4; j++) {
         vec v = _mm256_slli_epi32(widen8(symbols + 8 * j), 24);
-        if (is_unsigned) {
+        if (lows) {
             v = either(v, either(_mm256_slli_epi32(widen16(r->bytes), 8), widen8(lows + 8 * j)));
             r->bytes += 16;
         } else {
@@ -793,19 +794,39 @@ INLINE void join32(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, ui
     }
 }
 
+/* The loops with constants. */
+INLINE void split_undo_with(size_t count, int width, bool is_unsigned, const uint8_t *symbols, raw_reader_t *stream,
+                            uint8_t *out)
+{
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
+    size_t i = 0, step = (size_t)width;
+    uint8_t lows[CHUNK]; /* well before use, as in beside_get() */
+    if (is_unsigned)
+        get_sevens(&local, lows, count / 32 * 32);
+    for (; i + 32 <= count; i += 32)
+        if (width == 2)
+            join16(symbols + i, is_unsigned ? lows + i : NULL, &local, out + i * step);
+        else
+            join32(symbols + i, is_unsigned ? lows + i : NULL, &local, out + i * step);
+    for (; i < count; i++)
+        element_store(out, i, width, join_one(symbols[i], width, is_unsigned, &local));
+    *stream = local;
+}
+
 static int fast_split_undo(const block_t *b, size_t at, size_t count, bool is_unsigned, const uint8_t *symbols,
                            raw_reader_t *r, uint8_t *out)
 {
     int width = element_width(b->element);
-    if (width != 2 && width != 4)
+    out += at * (size_t)width;
+    if (width == 2 && is_unsigned)
+        split_undo_with(count, 2, true, symbols, r, out);
+    else if (width == 2)
+        split_undo_with(count, 2, false, symbols, r, out);
+    else if (width == 4 && is_unsigned)
+        split_undo_with(count, 4, true, symbols, r, out);
+    else if (width == 4)
+        split_undo_with(count, 4, false, symbols, r, out);
+    else
         return UNHANDLED;
-    size_t i = 0, step = (size_t)width;
-    for (; i + 32 <= count; i += 32)
-        if (width == 2)
-            join16(symbols + i, is_unsigned, r, out + (at + i) * step);
-        else
-            join32(symbols + i, is_unsigned, r, out + (at + i) * step);
-    for (; i < count; i++)
-        element_store(out, at + i, width, join_one(symbols[i], width, is_unsigned, r));
     return 0;
 }

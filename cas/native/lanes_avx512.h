@@ -517,19 +517,21 @@ INLINE void tokens_make_group(const uint8_t *data, const uint8_t *base, int widt
 }
 
 INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
-                             uint8_t *tokens, raw_writer_t *w)
+                             uint8_t *tokens, raw_writer_t *stream)
 {
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width;
     const uint8_t *data = b->data + at * step, *base = b->base ? b->base + at * step : NULL;
     for (; i + LANES <= count; i += LANES)
-        tokens_make_group(data + i * step, base ? base + i * step : NULL, width, top, tokens + i, w);
+        tokens_make_group(data + i * step, base ? base + i * step : NULL, width, top, tokens + i, &local);
     if (i < count) {
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
         memcpy(x, data + i * step, (count - i) * step);
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
-        tokens_make_group(x, y, width, top, tokens + i, w);
+        tokens_make_group(x, y, width, top, tokens + i, &local);
     }
+    *stream = local;
 }
 
 /* The loops with constants, for what this encoder makes of floats: others are left to plain C. */
@@ -564,26 +566,28 @@ INLINE void tokens_undo_group(const uint8_t *tokens, const uint8_t *remainders, 
 
 /* `tokens` has room for whole groups. */
 INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
-                            uint8_t *tokens, raw_reader_t *r, uint8_t *out)
+                            uint8_t *tokens, raw_reader_t *stream, uint8_t *out)
 {
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
     const uint8_t *base = b->base ? b->base + at * step : NULL;
     uint8_t remainders[CHUNK];
     out += at * step;
     memset(tokens + count, 0, padded - count);
-    if (!remainders_get(tokens, padded, top, r, remainders))
+    if (!remainders_get(tokens, padded, top, &local, remainders))
         return 0;
-    for (; i + LANES <= count && !raw_overrun(r); i += LANES)
-        tokens_undo_group(tokens + i, remainders + i, base ? base + i * step : NULL, width, top, r,
+    for (; i + LANES <= count && !raw_overrun(&local); i += LANES)
+        tokens_undo_group(tokens + i, remainders + i, base ? base + i * step : NULL, width, top, &local,
                           out + i * step);
-    if (i < count && !raw_overrun(r)) {
+    if (i < count && !raw_overrun(&local)) {
         uint8_t x[4 * LANES], y[4 * LANES] = {0};
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
-        tokens_undo_group(tokens + i, remainders + i, y, width, top, r, x);
+        tokens_undo_group(tokens + i, remainders + i, y, width, top, &local, x);
         memcpy(out + i * step, x, (count - i) * step);
     }
-    return !raw_overrun(r);
+    *stream = local;
+    return !raw_overrun(&local);
 }
 
 static int fast_tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
@@ -595,8 +599,9 @@ static int fast_tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *
 }
 
 /* Differences lie padded to whole groups behind each other: what follows the last may be anything but is in reach. */
-INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
+INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *stream)
 {
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
     memset(values + count * step, 0, LANES * step);
     for (size_t i = 0; i < count; i += LANES) {
@@ -604,10 +609,11 @@ INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned 
         for (int j = 0; j < width; j++)
             z[j] = load(values + i * step + 64 * (size_t)j);
         if (width == 2)
-            tokens16(z, top, tokens + i, w);
+            tokens16(z, top, tokens + i, &local);
         else
-            tokens32(z, top, tokens + i, w);
+            tokens32(z, top, tokens + i, &local);
     }
+    *stream = local;
 }
 
 static int fast_values_make(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
@@ -618,26 +624,28 @@ static int fast_values_make(uint8_t *values, size_t count, int width, unsigned t
     return 0;
 }
 
-INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
+INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *stream, uint8_t *values)
 {
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
     uint8_t remainders[CHUNK];
     memset(tokens + count, 0, LANES);
     for (size_t i = 0; i < count; i += LANES) {
         size_t left = (count - i + LANES - 1) / LANES * LANES;
         vec z[4];
-        if (i % CHUNK == 0 && !remainders_get(tokens + i, left < CHUNK ? left : CHUNK, top, r, remainders))
+        if (i % CHUNK == 0 && !remainders_get(tokens + i, left < CHUNK ? left : CHUNK, top, &local, remainders))
             return 0;
-        if (raw_overrun(r))
+        if (raw_overrun(&local))
             return 0;
         if (width == 2)
-            untokens16(tokens + i, remainders + i % CHUNK, top, r, z);
+            untokens16(tokens + i, remainders + i % CHUNK, top, &local, z);
         else
-            untokens32(tokens + i, remainders + i % CHUNK, top, r, z);
+            untokens32(tokens + i, remainders + i % CHUNK, top, &local, z);
         for (int j = 0; j < width; j++)
             store(values + i * step + 64 * (size_t)j, z[j]);
     }
-    return !raw_overrun(r);
+    *stream = local;
+    return !raw_overrun(&local);
 }
 
 static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
@@ -762,9 +770,6 @@ static bool any_negative(const block_t *b, size_t at, size_t count)
     return found;
 }
 
-/* 7 bits of each of 8 bytes (bits 1-7) together, and back. */
-#define UPPER_SEVEN 0xfefefefefefefefeull
-
 INLINE vec low_bytes3(void) /* bytes 0-2 of each 32-bit lane, one lane after another */
 {
     uint8_t order[64] = {0};
@@ -773,7 +778,7 @@ INLINE vec low_bytes3(void) /* bytes 0-2 of each 32-bit lane, one lane after ano
     return load(order);
 }
 
-static void split16(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
+INLINE void split16(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
 {
     vec r[2];
     for (int j = 0; j < 2; j++) {
@@ -783,10 +788,9 @@ static void split16(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
     store(symbols, pack16(_mm512_srli_epi16(r[0], 8), _mm512_srli_epi16(r[1], 8)));
     vec low = pack16(_mm512_and_si512(r[0], all16(255)), _mm512_and_si512(r[1], all16(255)));
     if (is_unsigned) {
-        uint64_t lows[8];
+        uint8_t lows[LANES];
         store(lows, low);
-        for (int i = 0; i < 8; i++)
-            put_remainder(w, _pext_u64(lows[i], UPPER_SEVEN), 56);
+        put_sevens(w, lows, LANES);
     } else {
         store(w->bytes, low);
         w->bytes += 64;
@@ -803,10 +807,9 @@ INLINE void split32(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
     }
     store(symbols, pack32(high[0], high[1], high[2], high[3]));
     if (is_unsigned) {
-        uint64_t lows[8];
+        uint8_t lows[LANES];
         store(lows, pack32(low[0], low[1], low[2], low[3]));
-        for (int i = 0; i < 8; i++)
-            put_remainder(w, _pext_u64(lows[i], UPPER_SEVEN), 56);
+        put_sevens(w, lows, LANES);
     }
     for (int j = 0; j < 4; j++)
         if (is_unsigned) {
@@ -818,55 +821,56 @@ INLINE void split32(const uint8_t *data, bool is_unsigned, uint8_t *symbols, raw
         }
 }
 
-static int fast_split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
+/* The loops with constants. */
+INLINE void split_make_with(const uint8_t *data, size_t count, int width, bool is_unsigned, uint8_t *symbols,
+                            raw_writer_t *stream)
 {
-    int width = element_width(b->element);
-    if (width != 2 && width != 4)
-        return UNHANDLED;
-    vec order = low_bytes3();
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width;
+    vec order = low_bytes3();
     for (; i + LANES <= count; i += LANES)
         if (width == 2)
-            split16(b->data + (at + i) * step, is_unsigned, symbols + i, w);
+            split16(data + i * step, is_unsigned, symbols + i, &local);
         else
-            split32(b->data + (at + i) * step, is_unsigned, symbols + i, w, order);
+            split32(data + i * step, is_unsigned, symbols + i, &local, order);
     for (; i < count; i++)
-        split_one(element_load(b->data, at + i, width), width, is_unsigned, symbols + i, w);
+        split_one(element_load(data, i, width), width, is_unsigned, symbols + i, &local);
+    *stream = local;
+}
+
+static int fast_split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols,
+                           raw_writer_t *w)
+{
+    int width = element_width(b->element);
+    const uint8_t *data = b->data + at * (size_t)width;
+    if (width == 2 && is_unsigned)
+        split_make_with(data, count, 2, true, symbols, w);
+    else if (width == 2)
+        split_make_with(data, count, 2, false, symbols, w);
+    else if (width == 4 && is_unsigned)
+        split_make_with(data, count, 4, true, symbols, w);
+    else if (width == 4)
+        split_make_with(data, count, 4, false, symbols, w);
+    else
+        return UNHANDLED;
     return 0;
 }
 
-INLINE vec sevens_get(raw_reader_t *r) /* bits 1-7 of 64 bytes */
+/* 64 elements; `lows` has their lowest bytes where they are unsigned, and is NULL where the byte stream does. */
+INLINE void join16(const uint8_t *symbols, const uint8_t *lows, raw_reader_t *r, uint8_t *out)
 {
-    uint64_t lows[8];
-    for (int i = 0; i < 8; i++)
-        lows[i] = _pdep_u64(window(r), UPPER_SEVEN), r->at += 56;
-    return load(lows);
-}
-
-INLINE void join16(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, uint8_t *out)
-{
-    vec low;
-    if (is_unsigned)
-        low = sevens_get(r);
-    else {
-        low = load(r->bytes);
-        r->bytes += 64;
-    }
-    low = spread(low);
-    vec high = spread(load(symbols));
+    vec low = spread(load(lows ? lows : r->bytes)), high = spread(load(symbols));
     vec a = _mm512_unpacklo_epi8(low, high), b = _mm512_unpackhi_epi8(low, high);
+    r->bytes += lows ? 0 : LANES;
     store(out, _mm512_or_si512(_mm512_srli_epi16(a, 1), _mm512_slli_epi16(a, 15)));
     store(out + 64, _mm512_or_si512(_mm512_srli_epi16(b, 1), _mm512_slli_epi16(b, 15)));
 }
 
-INLINE void join32(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, uint8_t *out, vec order)
+INLINE void join32(const uint8_t *symbols, const uint8_t *lows, raw_reader_t *r, uint8_t *out, vec order)
 {
-    uint8_t lows[LANES];
-    if (is_unsigned)
-        store(lows, sevens_get(r));
     for (int j = 0; j < 4; j++) {
         vec v = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(symbols + 16 * j))), 24);
-        if (is_unsigned) {
+        if (lows) {
             vec middle = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)r->bytes));
             vec low = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(lows + 16 * j)));
             v = _mm512_or_si512(v, _mm512_or_si512(_mm512_slli_epi32(middle, 8), low));
@@ -879,23 +883,43 @@ INLINE void join32(const uint8_t *symbols, bool is_unsigned, raw_reader_t *r, ui
     }
 }
 
+/* The loops with constants. */
+INLINE void split_undo_with(size_t count, int width, bool is_unsigned, const uint8_t *symbols, raw_reader_t *stream,
+                            uint8_t *out)
+{
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
+    size_t i = 0, step = (size_t)width;
+    uint8_t lows[CHUNK]; /* well before use, as in remainders_get() */
+    if (is_unsigned)
+        get_sevens(&local, lows, count / LANES * LANES);
+    uint8_t from[64] = {0};
+    for (int j = 0; j < 64; j++)
+        from[j] = (uint8_t)(j / 4 * 3 + j % 4);
+    vec order = load(from);
+    for (; i + LANES <= count; i += LANES)
+        if (width == 2)
+            join16(symbols + i, is_unsigned ? lows + i : NULL, &local, out + i * step);
+        else
+            join32(symbols + i, is_unsigned ? lows + i : NULL, &local, out + i * step, order);
+    for (; i < count; i++)
+        element_store(out, i, width, join_one(symbols[i], width, is_unsigned, &local));
+    *stream = local;
+}
+
 static int fast_split_undo(const block_t *b, size_t at, size_t count, bool is_unsigned, const uint8_t *symbols,
                            raw_reader_t *r, uint8_t *out)
 {
     int width = element_width(b->element);
-    if (width != 2 && width != 4)
+    out += at * (size_t)width;
+    if (width == 2 && is_unsigned)
+        split_undo_with(count, 2, true, symbols, r, out);
+    else if (width == 2)
+        split_undo_with(count, 2, false, symbols, r, out);
+    else if (width == 4 && is_unsigned)
+        split_undo_with(count, 4, true, symbols, r, out);
+    else if (width == 4)
+        split_undo_with(count, 4, false, symbols, r, out);
+    else
         return UNHANDLED;
-    uint8_t from[64] = {0};
-    for (int i = 0; i < 64; i++)
-        from[i] = (uint8_t)(i / 4 * 3 + i % 4);
-    vec order = load(from);
-    size_t i = 0, step = (size_t)width;
-    for (; i + LANES <= count; i += LANES)
-        if (width == 2)
-            join16(symbols + i, is_unsigned, r, out + (at + i) * step);
-        else
-            join32(symbols + i, is_unsigned, r, out + (at + i) * step, order);
-    for (; i < count; i++)
-        element_store(out, at + i, width, join_one(symbols[i], width, is_unsigned, r));
     return 0;
 }

@@ -65,10 +65,20 @@ static int fast_contexts(const block_t *b, size_t at, size_t count, uint8_t *out
     return 0;
 }
 
+/* `lut` ascends by ones from 0: a byte's group is how many groups, but the first, start at or below it. */
 static void map_bytes(uint8_t *bytes, size_t count, const uint8_t *lut)
 {
-    for (size_t i = 0; i < count; i++)
-        bytes[i] = lut[bytes[i]];
+    vec starts[GROUPS_MAX];
+    int groups = 0;
+    for (int c = 1; c < 256; c++)
+        if (lut[c] != lut[c - 1])
+            starts[groups++] = all8(c);
+    for (size_t i = 0; i < count; i += 32) {
+        vec v = load(bytes + i), group = _mm256_setzero_si256();
+        for (int g = 0; g < groups; g++)
+            group = _mm256_sub_epi8(group, _mm256_cmpeq_epi8(_mm256_max_epu8(v, starts[g]), v));
+        store(bytes + i, group);
+    }
 }
 
 static void count_missing(counts_t *counts, unsigned groups, const uint8_t *group_of, const uint8_t *symbols,

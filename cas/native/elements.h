@@ -73,30 +73,31 @@ typedef struct {
     uint64_t raw;
 } token_t;
 
+/* Computed for small ones too and then chosen, as a branch would often go the other way than the last time. */
 INLINE token_t token_of(uint64_t z, int width, unsigned top)
 {
-    if (width == 1 || z < SMALL)
+    if (width == 1)
         return (token_t){(uint8_t)z, 0, 0};
-    unsigned length = 64 - (unsigned)__builtin_clzll(z), raw_bits = length - 2 - top;
-    uint64_t lead = z >> (raw_bits + 1);
-    return (token_t){
-        (uint8_t)(SMALL + ((length - 5) << (top + 1)) + ((lead - (1u << top)) << 1) + (z & 1)),
-        raw_bits,
-        z >> 1 & ((1ull << raw_bits) - 1),
-    };
+    uint64_t large = z >= SMALL, half = z >> 1;
+    unsigned length = 64 - (unsigned)__builtin_clzll(z | SMALL), raw_bits = large ? length - 2 - top : 0;
+    uint64_t lead = half >> raw_bits;
+    uint64_t token = SMALL + ((length - 5) << (top + 1)) + ((lead - (1u << top)) << 1) + (z & 1);
+    return (token_t){(uint8_t)(large ? token : z), raw_bits, half & ((1ull << raw_bits) - 1) & (0 - large)};
 }
 
 INLINE unsigned token_raw_bits(uint8_t token, int width, unsigned top)
 {
-    return width == 1 || token < SMALL ? 0 : ((unsigned)(token - SMALL) >> (top + 1)) + 3 - top;
+    unsigned rest = (unsigned)token - SMALL;
+    return width == 1 || token < SMALL ? 0 : (rest >> (top + 1)) + 3 - top;
 }
 
 INLINE uint64_t token_value(uint8_t token, uint64_t raw, int width, unsigned top)
 {
-    if (width == 1 || token < SMALL)
+    if (width == 1)
         return token;
-    uint64_t rest = token - SMALL, lead = (rest >> 1 & ((1u << top) - 1)) | 1u << top;
-    return (lead << token_raw_bits(token, width, top) | raw) << 1 | (rest & 1);
+    uint64_t half = token >> 1, lead = (half & ((1u << top) - 1)) | 1u << top; /* SMALL has none of these bits */
+    lead = token < SMALL ? half : lead;
+    return (lead << token_raw_bits(token, width, top) | raw) << 1 | (token & 1);
 }
 
 /* ---- raw bits: whole low bytes in one stream, the up to 7 bits above them in another ---- */

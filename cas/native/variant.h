@@ -83,17 +83,21 @@ static void groups_of(const block_t *b, size_t at, size_t count, const uint8_t *
 static uint16_t *symbols_encode(const uint8_t *symbols, const uint8_t *groups, size_t count, const uint32_t *table,
                                 uint16_t *end, states_t *s)
 {
+    uint64_t inverse[SCALE]; /* of each frequency f, such that x * inverse >> 43 is x / f for x < f << 19 */
+    for (uint32_t f = 1; f < SCALE; f++)
+        inverse[f] = ((1ull << 43) + f - 1) / f;
     for (size_t at = count; at;) {
         at -= LANES;
         for (unsigned lane = LANES; lane-- > 0;) {
             size_t i = at + element_of_lane(lane);
             uint32_t entry = table[(groups ? groups[i] * SYMBOLS : 0) + symbols[i]];
             uint32_t frequency = entry & 0xffff, state = s->lane[lane];
-            if (state >= frequency << 19) {
-                *--end = (uint16_t)state;
-                state >>= 16;
-            }
-            s->lane[lane] = (state / frequency << SCALE_BITS) + state % frequency + (entry >> 16);
+            unsigned full = state >= frequency << 19; /* without a branch: nobody could predict it */
+            end[-1] = (uint16_t)state;
+            end -= full;
+            state >>= 16 * full;
+            uint32_t quotient = (uint32_t)(state * inverse[frequency] >> 43);
+            s->lane[lane] = (quotient << SCALE_BITS) + state - quotient * frequency + (entry >> 16);
         }
     }
     return end;
@@ -113,9 +117,9 @@ static bool symbols_decode(const uint8_t **words, const uint8_t *end, const uint
             memcpy(&word, p, 2);
             symbols[i] = (uint8_t)entry;
             state = (entry >> 8 & (SCALE - 1)) * (state >> SCALE_BITS) + (entry >> 20);
-            bool refill = state < STATE_MIN;
-            s->lane[lane] = refill ? state << 16 | word : state;
-            p += refill ? 2 : 0;
+            unsigned refill = state < STATE_MIN;
+            s->lane[lane] = state << 16 * refill | (word & (0u - refill));
+            p += 2 * refill;
         }
     *words = p;
     return p <= end;
@@ -176,6 +180,7 @@ static void tokens_make(const block_t *b, size_t at, size_t count, uint8_t *toke
         return;
     unsigned top = b->top;
     bool is_float = b->element & ELEMENT_FLOAT;
+    raw_writer_t local = *w; /* in registers: through a pointer, any byte stored might be part of it */
 #define CALL(W)                                                                          \
     for (size_t i = 0; i < count; i++) {                                                 \
         uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                       \
@@ -183,10 +188,11 @@ static void tokens_make(const block_t *b, size_t at, size_t count, uint8_t *toke
         token_t t = token_of(z, W, top);                                                 \
         tokens[i] = t.token;                                                             \
         if (W > 1)                                                                       \
-            put_raw(w, t.raw, t.raw_bits);                                               \
+            put_raw(&local, t.raw, t.raw_bits);                                           \
     }
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
+    *w = local;
 }
 
 /* The reverse for elements at..at+count, at most CHUNK; false when a stream is too short. */
@@ -197,17 +203,19 @@ static int tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *token
         return done;
     unsigned top = b->top;
     bool is_float = b->element & ELEMENT_FLOAT;
+    raw_reader_t local = *r;
 #define CALL(W)                                                                               \
     for (size_t i = 0; i < count; i++) {                                                      \
-        if (i % 16 == 0 && raw_overrun(r))                                                    \
+        if (i % 16 == 0 && raw_overrun(&local))                                                    \
             return false;                                                                     \
         uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                       \
-        uint64_t z = token_value(tokens[i], get_raw(r, token_raw_bits(tokens[i], W, top)), W, top); \
+        uint64_t z = token_value(tokens[i], get_raw(&local, token_raw_bits(tokens[i], W, top)), W, top); \
         element_store(out, at + i, W, undo_difference(z, base, W, is_float));                 \
     }
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
-    return !raw_overrun(r);
+    *r = local;
+    return !raw_overrun(&local);
 }
 
 /* ---- sparse blocks: where elements differ, and by what ---- */

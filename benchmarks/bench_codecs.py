@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""How small and how fast do codecs make each stream of real checkpoints, on one core, in 1 MiB blocks in memory?
+
+    python benchmarks/corpus.py hf-bf16 hf-fp32 --out corpus
+    python benchmarks/bench_codecs.py corpus/hf-bf16 corpus/hf-fp32 [--mib 16] [--repeat 5] [--only NAME]
+
+Streams are the weights, exp_avg and exp_avg_sq of two neighbouring checkpoints: on their own, and against the
+earlier one. Ours takes part as the kernel alone, in each variant that runs here, and as `encode` and `decode`
+with all that they do (samples, the race, verification). Peers are what is installed of zstandard, blosc2, zipnn,
+z4ai and openzl, and the published scheme for deltas (XOR, byte planes, zstd -1). Speeds are GB of original bytes per
+second of processor time, the median of repeats in which all contestants take turns, so that the ratios between
+them hold on a busy machine too. Every payload is decoded and compared. Ends with one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import peer_codec
+import zstandard
+
+from gpu_train_cas.codecs import Encoded, Reference, decode, encode, kernel, planes
+from gpu_train_cas.codecs.payload import ELEMENTS
+from gpu_train_cas.formats import FileSource, layout
+
+BLOCK_BYTES = 1 << 20
+DTYPES = {"BF16": ("bfloat16", 2), "F32": ("float32", 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block and what it may be coded against."""
+
+    data: bytes
+    base: bytes
+    sibling: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A way to code a block, and back; `delta`: against the base."""
+
+    name: str
+    delta: bool
+    pack: Callable[[Block, str], object]
+    unpack: Callable[[object, Block, str], object]
+    size: Callable[[object], int] = len  # type: ignore[assignment]
+
+
+# ---- streams
+
+
+def tensors(folder: Path) -> dict[str, list[tuple[str, str, bytes]]]:
+    """Name, type and bytes of the tensors of a checkpoint, by class, in an order that moments share."""
+    found: dict[str, list[tuple[str, str, bytes]]] = {"weights": [], "exp_avg": [], "exp_avg_sq": []}
+    for path in (folder / "model.safetensors", folder / "optimizer.pt"):
+        fd = os.open(path, os.O_RDONLY)
+        source = FileSource(fd)
+        shape = layout(source, path.name)
+        assert shape is not None, path
+        for tensor in shape.tensors:
+            kind = "weights" if path.suffix == ".safetensors" else tensor.name.rpartition(".")[2]
+            if kind in found:
+                found[kind].append((tensor.name, tensor.dtype, source.pread(tensor.length, tensor.offset)))
+        os.close(fd)
+    return {kind: sorted(of) for kind, of in found.items()}
+
+
+def streams(corpus: Path, mib: int) -> Iterator[tuple[str, str, list[Block]]]:
+    """Name, type and blocks of each stream of the second checkpoint, with the first as base."""
+    folders = sorted((p for p in corpus.glob("checkpoint-*")), key=lambda p: int(p.name.rpartition("-")[2]))
+    before, after = tensors(folders[0]), tensors(folders[1])
+    for kind, of in after.items():
+        dtype = max((t for _, t, _ in of), key=[t for _, t, _ in of].count)
+        data, base = (b"".join(raw for _, t, raw in each[kind] if t == dtype) for each in (after, before))
+        sibling = b"".join(raw for _, t, raw in after["exp_avg_sq"] if t == dtype) if kind == "exp_avg" else None
+        starts = range(0, len(data) - BLOCK_BYTES + 1, BLOCK_BYTES)
+        chosen = starts[:: max(1, len(starts) // mib)][:mib]
+        blocks = [
+            Block(*(each[at : at + BLOCK_BYTES] for each in (data, base)), sibling and sibling[at : at + BLOCK_BYTES])
+            for at in chosen
+        ]
+        yield f"{corpus.name} {kind}", dtype, blocks
+
+
+# ---- ours
+
+
+def ours() -> Iterator[Contestant]:
+    digest = b"d" * 32
+
+    def referring(block: Block, delta: bool) -> dict[str, Reference | None]:
+        return {
+            "base": Reference(digest, block.base) if delta else None,
+            "sibling": Reference(digest, block.sibling) if block.sibling else None,
+        }
+
+    def race(delta: bool) -> Contestant:
+        return Contestant(
+            "encode/decode",
+            delta,
+            lambda block, dtype: encode(block.data, dtype, **referring(block, delta)),
+            lambda stored, block, dtype: decode(
+                stored.codec, stored.payload, BLOCK_BYTES, base=block.base, sibling=block.sibling
+            ),
+            lambda stored: len(stored.payload) if isinstance(stored, Encoded) else 0,
+        )
+
+    def raw_kernel(name: str, delta: bool, sibling: bool) -> Contestant:
+        source = (1 if delta else 0) + (2 if sibling else 0)
+
+        def pack(block: Block, dtype: str) -> object:
+            other = block.sibling if sibling else None
+            return kernel._kernel.encode(
+                block.data, ELEMENTS[dtype], delta, source, block.base if delta else None, other,
+                digest if sibling else None, BLOCK_BYTES, name,
+            )  # fmt: skip
+
+        def unpack(payload: object, block: Block, dtype: str) -> object:
+            out = np.empty(BLOCK_BYTES, np.uint8)
+            fault = kernel._kernel.decode(
+                payload, out.data, block.base if delta else None, block.sibling if sibling else None, name
+            )
+            assert fault == 0, fault
+            return out.data
+
+        return Contestant(f"kernel {name}{' sibling' if sibling else ''}", delta, pack, unpack)
+
+    for delta in (False, True):
+        for name in kernel.variants():
+            if name != kernel.NUMPY:
+                yield raw_kernel(name, delta, False)
+                yield raw_kernel(name, delta, True)
+        yield race(delta)
+    yield Contestant(
+        "planes, numpy",
+        False,
+        lambda block, dtype: planes.encode(block.data, dtype, 2 * BLOCK_BYTES),
+        lambda payload, block, dtype: planes.decode(payload, BLOCK_BYTES),
+    )
+
+
+# ---- peers
+
+
+def peers() -> Iterator[Contestant]:
+    for level in (1, 3):
+        coder, decoder = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
+        yield Contestant(
+            f"zstd -{level}", False, lambda b, _, c=coder: c.compress(b.data), lambda p, *_, d=decoder: d.decompress(p)
+        )
+    yield xor_planes()
+    for module, make in (("blosc2", blosc2), ("zipnn", zipnn), ("z4ai", z4ai), ("openzl", openzl)):
+        if importlib.util.find_spec(module):
+            yield from make()
+
+
+def xor_planes() -> Contestant:
+    coder, decoder = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
+
+    def pack(block: Block, dtype: str) -> object:
+        width = DTYPES[dtype][1]
+        mixed = np.frombuffer(block.data, np.uint8) ^ np.frombuffer(block.base, np.uint8)
+        return [coder.compress(np.ascontiguousarray(mixed[i::width])) for i in range(width)]
+
+    def unpack(parts: object, block: Block, dtype: str) -> object:
+        width = DTYPES[dtype][1]
+        mixed = np.empty(BLOCK_BYTES, np.uint8)
+        for i, part in enumerate(parts):  # type: ignore[arg-type, var-annotated]
+            mixed[i::width] = np.frombuffer(decoder.decompress(part), np.uint8)
+        return (mixed ^ np.frombuffer(block.base, np.uint8)).data
+
+    return Contestant("XOR, planes, zstd -1", True, pack, unpack, lambda parts: sum(map(len, parts)))  # type: ignore[call-overload]
+
+
+def blosc2() -> Iterator[Contestant]:
+    import blosc2 as library
+
+    library.set_nthreads(1)
+    for name, filters in (("shuffle", library.Filter.SHUFFLE), ("bitshuffle", library.Filter.BITSHUFFLE)):
+        yield Contestant(
+            f"blosc2 zstd {name}",
+            False,
+            lambda b, dtype, f=filters: library.compress(
+                b.data, typesize=DTYPES[dtype][1], clevel=1, filter=f, codec=library.Codec.ZSTD
+            ),
+            lambda p, *_: library.decompress(p),
+        )
+
+
+def of_files(name: str, codec: tuple[peer_codec.Pack, peer_codec.Unpack], *, delta: bool) -> Contestant:
+    pack, unpack = codec
+    return Contestant(
+        name,
+        delta,
+        lambda b, dtype: pack(b.data, DTYPES[dtype][0], b.base if delta else None),
+        lambda p, b, _: unpack(p, b.base if delta else None),  # type: ignore[arg-type]
+    )
+
+
+def zipnn() -> Iterator[Contestant]:
+    yield of_files("zipnn", peer_codec.zipnn_codec(), delta=False)
+
+
+def z4ai() -> Iterator[Contestant]:
+    for delta in (False, True):
+        yield of_files("z4ai", peer_codec.z4ai_codec(), delta=delta)
+
+
+def openzl() -> Iterator[Contestant]:
+    from openzl import ext
+
+    def graph(dtype: str) -> object:
+        compressor = ext.Compressor()
+        split = {"BF16": ext.nodes.BFloat16Deconstruct, "F32": ext.nodes.Float32Deconstruct}[dtype]()
+        compressor.set_parameter(ext.CParam.FormatVersion, ext.MAX_FORMAT_VERSION)
+        compressor.select_starting_graph(split(compressor, ext.graphs.Store(), ext.graphs.Entropy()))
+        return compressor
+
+    made = {dtype: graph(dtype) for dtype in DTYPES}
+
+    def pack(block: Block, dtype: str) -> object:
+        context = ext.CCtx()
+        context.ref_compressor(made[dtype])
+        words = np.frombuffer(block.data, f"<u{DTYPES[dtype][1]}")
+        return context.compress([ext.Input(ext.Type.Numeric, words)])
+
+    yield Contestant(
+        "openzl", False, pack, lambda p, *_: bytes(ext.DCtx().decompress(p)[0].content.as_bytes())  # type: ignore[arg-type]
+    )
+
+
+# ---- measuring
+
+
+def measure(contestants: list[Contestant], blocks: list[Block], dtype: str, repeat: int) -> list[dict[str, object]]:
+    packed: list[list[float]] = [[] for _ in contestants]
+    unpacked: list[list[float]] = [[] for _ in contestants]
+    sizes = [0] * len(contestants)
+    for turn in range(repeat + 1):
+        for index, who in enumerate(contestants):
+            start = time.process_time()
+            payloads = [who.pack(block, dtype) for block in blocks]
+            middle = time.process_time()
+            if any(payload is None for payload in payloads):  # not shorter than the block: there is nothing to time
+                continue
+            plain = [who.unpack(p, block, dtype) for p, block in zip(payloads, blocks, strict=True)]
+            end = time.process_time()
+            if turn == 0:  # warms up, and proves
+                assert all(memoryview(p) == b.data for p, b in zip(plain, blocks, strict=True)), who.name  # type: ignore[arg-type]
+                sizes[index] = sum(map(who.size, payloads))
+                continue
+            packed[index].append(middle - start)
+            unpacked[index].append(end - middle)
+    total = len(blocks) * BLOCK_BYTES
+    return [
+        {
+            "codec": who.name,
+            "delta": who.delta,
+            "ratio": round(sizes[index] / total, 4),
+            "encode_gb_s": round(total / median(packed[index]) / 1e9, 3),
+            "decode_gb_s": round(total / median(unpacked[index]) / 1e9, 3),
+        }
+        for index, who in enumerate(contestants)
+        if packed[index]
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("corpus", type=Path, nargs="+", help="a folder of HF Trainer checkpoints (hf-bf16, hf-fp32)")
+    parser.add_argument("--mib", type=int, default=16, help="blocks of 1 MiB per stream, evenly spread")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--only", default="", help="measure streams with this in their names")
+    options = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    everyone = [*ours(), *peers()]
+    print(f"kernel: {kernel.variant()}")
+    for name, dtype, blocks in (stream for corpus in options.corpus for stream in streams(corpus, options.mib)):
+        if options.only not in name or not blocks:
+            continue
+        able = [c for c in everyone if "sibling" not in c.name or blocks[0].sibling]
+        for delta in (False, True):
+            found = measure([c for c in able if c.delta == delta], blocks, dtype, options.repeat)
+            print(f"\n{name}{' against the checkpoint before' if delta else ''}, {len(blocks)} MiB")
+            print(f"  {'':24} {'ratio':>7} {'encode':>8} {'decode':>8}   GB/s")
+            for row in found:
+                print(f"  {row['codec']:24} {row['ratio']:7.4f} {row['encode_gb_s']:8.3f} {row['decode_gb_s']:8.3f}")
+                rows.append({"stream": name, **row})
+    print(json.dumps({"bench": "codecs", "machine": platform.processor() or platform.machine(), "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

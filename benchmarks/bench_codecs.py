@@ -236,7 +236,10 @@ def openzl() -> Iterator[Contestant]:
         return context.compress([ext.Input(ext.Type.Numeric, words)])
 
     yield Contestant(
-        "openzl", False, pack, lambda p, *_: bytes(ext.DCtx().decompress(p)[0].content.as_bytes())  # type: ignore[arg-type]
+        "openzl",
+        False,
+        pack,
+        lambda p, *_: bytes(ext.DCtx().decompress(p)[0].content.as_bytes()),  # type: ignore[arg-type]
     )
 
 

@@ -14,6 +14,8 @@ from gpu_train_cas.errors import Damaged
 
 SIBLING_PAYS = 0.99
 """A sibling must save 1 %: a block that needs another to be read is worth less."""
+HOPELESS = 1.1
+"""A sample that promises so many times the best length so far ends the matter."""
 
 
 class Float:
@@ -29,23 +31,28 @@ class Float:
         element = ELEMENTS.get(dtype)
         if element is None:
             return None
-        noise = kernel.writes() and mantissas_are_noise(block, element)
-        shortest: bytes | memoryview | None = None
-        if not noise:
+        for_kernel = element & FLOAT or width_of(element) == 1
+        sibling = self._sibling if for_kernel and kernel.writes() else None
+        if sibling is not None and len(sibling.data) != len(block):
+            sibling = None
+        if sibling is not None or limit < len(block):  # something to compare with
+            expected = estimate(block, element, tokens=False)
+            if sibling is not None:
+                beside = estimate(block, element, tokens=False, sibling=sibling.data)
+                sibling, expected = (sibling, beside) if beside <= SIBLING_PAYS * expected else (None, expected)
+            if expected > HOPELESS * limit:
+                return None
+        if not for_kernel or not (kernel.outruns_planes() or sibling is not None):
+            return planes.encode(block, dtype, limit)
+        shortest = None
+        if sibling is None and not mantissas_are_noise(block, element):
             shortest = planes.encode(block, dtype, limit)
-        if kernel.writes() and (element & FLOAT or width_of(element) == 1):
-            made = self._with_kernel(block, element, len(shortest) if shortest is not None else limit)
-            shortest = made if made is not None else shortest
-        return shortest
-
-    def _with_kernel(self, block: bytes | memoryview, element: int, limit: int) -> bytes | memoryview | None:
-        sibling = self._sibling
-        if sibling is None or len(sibling.data) != len(block):
-            return kernel.encode(block, element, limit, tokens=False)
-        alone = estimate(block, element, tokens=False)
-        if estimate(block, element, tokens=False, sibling=sibling.data) > SIBLING_PAYS * alone:
-            return kernel.encode(block, element, limit, tokens=False)
-        return kernel.encode(block, element, limit, tokens=False, sibling=sibling.data, sibling_digest=sibling.digest)
+        made = kernel.encode(
+            block, element, len(shortest) if shortest is not None else limit, tokens=False,
+            sibling=sibling.data if sibling is not None else None,
+            sibling_digest=sibling.digest if sibling is not None else None,
+        )  # fmt: skip
+        return made if made is not None else shortest
 
     def decode(self, payload: bytes | memoryview, length: int) -> bytes | memoryview:
         """See `Entrant.decode`."""

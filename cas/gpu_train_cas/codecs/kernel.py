@@ -2,7 +2,8 @@
 
 The native kernel has variants for instruction sets and the best that runs here is taken. GPU_TRAIN_KERNEL names
 another (numpy, scalar, avx2, avx512); it is read once, here, and nowhere else. All write the same bytes.
-numpy is for reading what was written elsewhere: too slow to write with, so `writes` is False with it.
+numpy is for reading what was written elsewhere: too slow to write with. Plain C writes what nothing else can (deltas,
+and blocks with a sibling) and leaves the rest to planes.py.
 """
 
 from __future__ import annotations
@@ -59,8 +60,13 @@ def variant() -> str:
 
 
 def writes() -> bool:
-    """Whether the kernel is fast enough to encode with."""
+    """Whether the kernel is fast enough to encode with, where nothing else gets as small."""
     return variant() != NUMPY
+
+
+def outruns_planes() -> bool:
+    """Whether the kernel is faster than planes, which get about as small where there is no base and no sibling."""
+    return variant() not in (NUMPY, "scalar")
 
 
 def encode(
@@ -109,4 +115,4 @@ def decode(
     return out.data
 
 
-__all__ = ["DIGEST_BYTES", "NUMPY", "VARIABLE", "decode", "encode", "variant", "variants", "writes"]
+__all__ = ["DIGEST_BYTES", "NUMPY", "VARIABLE", "decode", "encode", "outruns_planes", "variant", "variants", "writes"]

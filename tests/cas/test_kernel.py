@@ -478,3 +478,29 @@ def test_a_wrong_base_gives_wrong_bytes_or_damage_but_never_the_block() -> None:
     for wrong in (second, bytes(MIB), before[4:] + b"abcd"):
         with contextlib.suppress(Damaged):
             assert bytes(decode(stored.codec, stored.payload, MIB, base=wrong)) != block
+
+
+@needs_native
+def test_moments_take_rows_and_columns_as_contexts() -> None:
+    rng = np.random.default_rng(9)
+    row = 384
+    scale = np.exp(rng.standard_normal((MIB // 2 // row + 1, 1)) * 1.5 + rng.standard_normal((1, row)))
+    second = (scale * rng.gamma(2, 0.5, scale.shape) * 1e-8).astype("<f4").view("<u4") >> 16
+    block = second.astype("<u2").tobytes()[100 * 2 : 100 * 2 + MIB]
+    plain, by_grid = encode(block, "BF16"), encode(block, "BF16", grid=(row, 100))
+    assert (by_grid.codec, by_grid.base, by_grid.sibling) == (Codec.FLOAT, None, None)
+    assert len(by_grid.payload) < 0.9 * len(plain.payload)
+    assert bytes(decode(by_grid.codec, by_grid.payload, MIB)) == block
+    for useless in ((1 << 20, 5), (7, 3)):
+        assert len(encode(block, "BF16", grid=useless).payload) < 1.01 * len(plain.payload)
+
+
+@needs_native
+def test_zeros_in_a_block_cost_next_to_nothing() -> None:
+    rng = np.random.default_rng(10)
+    values = (rng.standard_normal((512, 512)) * 0.02).astype("<f4")
+    values[rng.random(512) < 0.5] = 0
+    stored = encode(values.tobytes(), "F32", grid=(512, 0))
+    assert stored.codec is Codec.FLOAT
+    assert len(stored.payload) < 0.84 * np.count_nonzero(values) * 4 + 4096
+    assert bytes(decode(stored.codec, stored.payload, MIB)) == values.tobytes()

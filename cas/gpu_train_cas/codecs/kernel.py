@@ -91,7 +91,7 @@ def encode(
         source = GRID_SOURCE
     if not source & SIBLING_SOURCE:
         sibling = sibling_digest = None
-    if len(block) >> (element & 3) == 0:
+    if len(block) >> (element & 3) == 0 or row > len(block) // 16:
         return None
     name = variant()
     if name == NUMPY:

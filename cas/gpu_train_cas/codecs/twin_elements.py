@@ -94,7 +94,8 @@ def grid_contexts(grid: Grid, count: int) -> Array:
     """The context byte of each element by its row and column."""
     place = np.arange(grid.first, grid.first + count)
     rows, columns = (np.frombuffer(each, np.uint8).astype(np.int64) for each in (grid.rows, grid.columns))
-    return np.clip(rows[place // grid.row] + columns[place % grid.row] - 128, 0, 255)
+    contexts: Array = np.clip(rows[place // grid.row] + columns[place % grid.row] - 128, 0, 255)
+    return contexts
 
 
 def grid_of(exponents: Array, row: int, first: int) -> Grid:

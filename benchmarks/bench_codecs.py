@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import peer_codec
@@ -31,9 +32,10 @@ import zstandard
 
 from gpu_train_cas.codecs import Encoded, Reference, decode, encode, kernel, planes
 from gpu_train_cas.codecs.payload import ELEMENTS
-from gpu_train_cas.formats import FileSource, layout
+from gpu_train_cas.formats import FileSource, Tensor, layout
 
 BLOCK_BYTES = 1 << 20
+SMALLEST_BYTES = 64 << 10  # smaller tensors are not cut on their own
 DTYPES = {"BF16": ("bfloat16", 2), "F32": ("float32", 4)}
 
 
@@ -44,6 +46,7 @@ class Block:
     data: bytes
     base: bytes
     sibling: bytes | None
+    grid: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +63,40 @@ class Contestant:
 # ---- streams
 
 
-def tensors(folder: Path) -> dict[str, list[tuple[str, str, bytes]]]:
-    """Name, type and bytes of the tensors of a checkpoint, by class, in an order that moments share."""
-    found: dict[str, list[tuple[str, str, bytes]]] = {"weights": [], "exp_avg": [], "exp_avg_sq": []}
+def tensors(folder: Path) -> dict[str, dict[str, tuple[Tensor, bytes]]]:
+    """The tensors of a checkpoint and their bytes, by class and by a name that moments of one parameter share."""
+    found: dict[str, dict[str, tuple[Tensor, bytes]]] = {"weights": {}, "exp_avg": {}, "exp_avg_sq": {}}
     for path in (folder / "model.safetensors", folder / "optimizer.pt"):
         fd = os.open(path, os.O_RDONLY)
         source = FileSource(fd)
         shape = layout(source, path.name)
         assert shape is not None, path
         for tensor in shape.tensors:
-            kind = "weights" if path.suffix == ".safetensors" else tensor.name.rpartition(".")[2]
-            if kind in found:
-                found[kind].append((tensor.name, tensor.dtype, source.pread(tensor.length, tensor.offset)))
+            name, _, kind = tensor.name.rpartition(".")
+            if path.suffix == ".safetensors":
+                name, kind = tensor.name, "weights"
+            if kind in found and tensor.length >= SMALLEST_BYTES:
+                found[kind][name] = (tensor, source.pread(tensor.length, tensor.offset))
         os.close(fd)
-    return {kind: sorted(of) for kind, of in found.items()}
+    return found
 
 
 def streams(corpus: Path, mib: int) -> Iterator[tuple[str, str, list[Block]]]:
-    """Name, type and blocks of each stream of the second checkpoint, with the first as base."""
+    """Name, type and blocks of each stream of the second checkpoint, with the first as base, cut as the store cuts."""
     folders = sorted((p for p in corpus.glob("checkpoint-*")), key=lambda p: int(p.name.rpartition("-")[2]))
     before, after = tensors(folders[0]), tensors(folders[1])
     for kind, of in after.items():
-        dtype = max((t for _, t, _ in of), key=[t for _, t, _ in of].count)
-        data, base = (b"".join(raw for _, t, raw in each[kind] if t == dtype) for each in (after, before))
-        sibling = b"".join(raw for _, t, raw in after["exp_avg_sq"] if t == dtype) if kind == "exp_avg" else None
-        starts = range(0, len(data) - BLOCK_BYTES + 1, BLOCK_BYTES)
-        chosen = starts[:: max(1, len(starts) // mib)][:mib]
-        blocks = [
-            Block(*(each[at : at + BLOCK_BYTES] for each in (data, base)), sibling and sibling[at : at + BLOCK_BYTES])
-            for at in chosen
-        ]
-        yield f"{corpus.name} {kind}", dtype, blocks
+        blocks = []
+        for name, (tensor, data) in of.items():
+            _, second = after["exp_avg_sq"].get(name, (None, None)) if kind == "exp_avg" else (None, None)
+            row = tensor.shape[-1] if len(tensor.shape) > 1 else 0
+            for at in range(0, len(data), BLOCK_BYTES):
+                cut = slice(at, at + BLOCK_BYTES)
+                grid = (row, at // DTYPES[tensor.dtype][1] % row) if row else None
+                base = before[kind][name][1][cut]
+                blocks.append(Block(data[cut], base, second[cut] if second else None, grid))
+        chosen = blocks[:: max(1, len(blocks) // mib)][:mib]
+        yield f"{corpus.name} {kind}", next(iter(of.values()))[0].dtype, chosen
 
 
 # ---- ours
@@ -99,8 +105,9 @@ def streams(corpus: Path, mib: int) -> Iterator[tuple[str, str, list[Block]]]:
 def ours() -> Iterator[Contestant]:
     digest = b"d" * 32
 
-    def referring(block: Block, delta: bool) -> dict[str, Reference | None]:
+    def referring(block: Block, delta: bool) -> dict[str, Any]:
         return {
+            "grid": block.grid,
             "base": Reference(digest, block.base) if delta else None,
             "sibling": Reference(digest, block.sibling) if block.sibling else None,
         }
@@ -111,42 +118,42 @@ def ours() -> Iterator[Contestant]:
             delta,
             lambda block, dtype: encode(block.data, dtype, **referring(block, delta)),
             lambda stored, block, dtype: decode(
-                stored.codec, stored.payload, BLOCK_BYTES, base=block.base, sibling=block.sibling
+                stored.codec, stored.payload, len(block.data), base=block.base, sibling=block.sibling
             ),
             lambda stored: len(stored.payload) if isinstance(stored, Encoded) else 0,
         )
 
-    def raw_kernel(name: str, delta: bool, sibling: bool) -> Contestant:
-        source = (1 if delta else 0) + (2 if sibling else 0)
+    def raw_kernel(name: str, delta: bool, contexts: str) -> Contestant:
+        source = {"": 0, "sibling": 2, "grid": 4}[contexts] + (1 if delta else 0)
 
         def pack(block: Block, dtype: str) -> object:
-            other = block.sibling if sibling else None
+            other = block.sibling if contexts == "sibling" else None
+            by_grid = contexts == "grid" and block.grid is not None and block.grid[0] * 16 <= len(block.data)
             return kernel._kernel.encode(
-                block.data, ELEMENTS[dtype], delta, source, block.base if delta else None, other,
-                digest if sibling else None, BLOCK_BYTES, name,
+                block.data, ELEMENTS[dtype], delta, source if by_grid or contexts != "grid" else 0,
+                block.base if delta else None, other, digest if other else None,
+                *(block.grid if by_grid else (0, 0)), len(block.data) * 5 // 4, name,
             )  # fmt: skip
 
         def unpack(payload: object, block: Block, dtype: str) -> object:
-            out = np.empty(BLOCK_BYTES, np.uint8)
-            fault = kernel._kernel.decode(
-                payload, out.data, block.base if delta else None, block.sibling if sibling else None, name
-            )
+            out = np.empty(len(block.data), np.uint8)
+            other = block.sibling if contexts == "sibling" else None
+            fault = kernel._kernel.decode(payload, out.data, block.base if delta else None, other, name)
             assert fault == 0, fault
             return out.data
 
-        return Contestant(f"kernel {name}{' sibling' if sibling else ''}", delta, pack, unpack)
+        return Contestant(f"kernel {name} {contexts}".strip(), delta, pack, unpack)
 
     for delta in (False, True):
         for name in kernel.variants():
             if name != kernel.NUMPY:
-                yield raw_kernel(name, delta, False)
-                yield raw_kernel(name, delta, True)
+                yield from (raw_kernel(name, delta, c) for c in ("", "sibling", *(() if delta else ("grid",))))
         yield race(delta)
     yield Contestant(
         "planes, numpy",
         False,
-        lambda block, dtype: planes.encode(block.data, dtype, 2 * BLOCK_BYTES),
-        lambda payload, block, dtype: planes.decode(payload, BLOCK_BYTES),
+        lambda block, dtype: planes.encode(block.data, dtype, 2 * len(block.data)),
+        lambda payload, block, dtype: planes.decode(payload, len(block.data)),
     )
 
 
@@ -175,7 +182,7 @@ def xor_planes() -> Contestant:
 
     def unpack(parts: object, block: Block, dtype: str) -> object:
         width = DTYPES[dtype][1]
-        mixed = np.empty(BLOCK_BYTES, np.uint8)
+        mixed = np.empty(len(block.data), np.uint8)
         for i, part in enumerate(parts):  # type: ignore[arg-type, var-annotated]
             mixed[i::width] = np.frombuffer(decoder.decompress(part), np.uint8)
         return (mixed ^ np.frombuffer(block.base, np.uint8)).data
@@ -265,7 +272,7 @@ def measure(contestants: list[Contestant], blocks: list[Block], dtype: str, repe
                 continue
             packed[index].append(middle - start)
             unpacked[index].append(end - middle)
-    total = len(blocks) * BLOCK_BYTES
+    total = sum(len(block.data) for block in blocks)
     return [
         {
             "codec": who.name,
@@ -282,7 +289,7 @@ def measure(contestants: list[Contestant], blocks: list[Block], dtype: str, repe
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("corpus", type=Path, nargs="+", help="a folder of HF Trainer checkpoints (hf-bf16, hf-fp32)")
-    parser.add_argument("--mib", type=int, default=16, help="blocks of 1 MiB per stream, evenly spread")
+    parser.add_argument("--mib", type=int, default=16, help="blocks of up to 1 MiB per stream, evenly spread")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--only", default="", help="measure streams with this in their names")
     options = parser.parse_args()
@@ -295,11 +302,12 @@ def main() -> None:
         able = [c for c in everyone if "sibling" not in c.name or blocks[0].sibling]
         for delta in (False, True):
             found = measure([c for c in able if c.delta == delta], blocks, dtype, options.repeat)
-            print(f"\n{name}{' against the checkpoint before' if delta else ''}, {len(blocks)} MiB")
+            print(f"\n{name}{' against the checkpoint before' if delta else ''}, {len(blocks)} blocks")
             print(f"  {'':24} {'ratio':>7} {'encode':>8} {'decode':>8}   GB/s")
             for row in found:
                 print(f"  {row['codec']:24} {row['ratio']:7.4f} {row['encode_gb_s']:8.3f} {row['decode_gb_s']:8.3f}")
                 rows.append({"stream": name, **row})
+    print()
     print(json.dumps({"bench": "codecs", "machine": platform.processor() or platform.machine(), "rows": rows}))
 
 

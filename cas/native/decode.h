@@ -92,11 +92,17 @@ static status_t sparse_decode(const payload_t *p, const block_t *b, decoder_t *d
         memset(kept + differ, 0, whole - differ);
         words = p->symbol_words;
         end = words + 2 * (size_t)p->header.symbol_words;
-        if (!symbols_decode(&words, end, kept, tokens, whole, d->tables, &states) || words != end ||
-            !values_undo(tokens, differ, (int)width, b->top, r, values))
+        if (!symbols_decode(&words, end, kept, tokens, whole, d->tables, &states) || words != end)
             status = BAD_STREAM;
         else
             status = states_end(&states);
+    }
+    if (status == KERNEL_OK && b->top == 0) {
+        for (size_t at = 0; at < differ; at += CHUNK)
+            split_undo(b, at, differ - at < CHUNK ? differ - at : CHUNK, p->header.flags & FLAG_UNSIGNED, tokens + at, r,
+                       values);
+    } else if (status == KERNEL_OK) {
+        status = values_undo(tokens, differ, (int)width, b->top, r, values) ? KERNEL_OK : BAD_STREAM;
     }
     if (status == KERNEL_OK)
         sparse_undo(b, p->count, flags, values, out);
@@ -108,8 +114,9 @@ static status_t sparse_decode(const payload_t *p, const block_t *b, decoder_t *d
 static bool split_lengths(const payload_t *p, size_t width)
 {
     bool is_unsigned = p->header.flags & FLAG_UNSIGNED;
-    return p->header.byte_bytes == p->count * (width - 1 - is_unsigned) &&
-           p->header.bit_bytes == (is_unsigned ? (7 * p->count + 7) / 8 : 0);
+    size_t coded = p->header.coded;
+    return p->header.byte_bytes == coded * (width - 1 - is_unsigned) &&
+           p->header.bit_bytes == (is_unsigned ? (7 * coded + 7) / 8 : 0);
 }
 
 static status_t decode(const payload_t *p, const block_t *block, uint8_t *out)
@@ -119,6 +126,10 @@ static status_t decode(const payload_t *p, const block_t *block, uint8_t *out)
     b->element = h->element;
     b->top = h->top;
     b->source = h->source;
+    b->row = p->row;
+    b->first = p->first;
+    b->columns = p->columns;
+    b->rows = p->rows;
     if (((h->source & SOURCE_BASE) && !b->base) || ((h->source & SOURCE_SIBLING) && !b->sibling))
         return BAD_REFERENCE;
     size_t width = (size_t)element_width(h->element), tail = b->length - p->count * width;

@@ -1,9 +1,11 @@
 /* A block to its payload, with the functions of a variant. Included by variant.h only. */
+#include "grid.h"
 
 enum {
     PIECES = 32,           /* of LANES elements: the sample that decides between sparse and dense */
     COUNTED = 1 << 16,     /* elements that are counted, about, for frequencies */
     ELEMENTS_MOST = 1 << 22,
+    ZEROS_PAY = 50, /* one in so many */
 };
 
 typedef struct {
@@ -39,7 +41,7 @@ static size_t encoder_lay(encoder_t *e, uintptr_t at, size_t count, size_t width
     return used;
 }
 
-/* Whether most elements equal their base, by a sample. */
+/* Whether flags pay, by a sample: most elements equal their base, or some are 0. */
 static bool mostly_same(const block_t *b, size_t count)
 {
     size_t same = 0, seen = 0;
@@ -47,12 +49,13 @@ static bool mostly_same(const block_t *b, size_t count)
         size_t start = count / PIECES * piece, end = start + LANES < count ? start + LANES : count;
 #define CALL(W)                              \
     for (size_t i = start; i < end; i++)     \
-        same += element_load(b->data, i, W) == (b->base ? element_load(b->base, i, W) : 0);
+        same += element_load(b->data, i, W) == (b->base && b->top ? element_load(b->base, i, W) : 0);
         FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
         seen += end - start;
     }
-    return 2 * same > seen;
+    /* of zeros, fewer pay: they would take all their raw bits */
+    return b->top ? 2 * same > seen : ZEROS_PAY * same > seen;
 }
 
 static void range_of(const uint8_t *bytes, size_t count, unsigned *lowest, unsigned *highest)
@@ -124,8 +127,9 @@ static size_t stride_for(size_t count)
     return stride;
 }
 
-/* The groups' counts to their tables. */
-static void model_make(encoder_t *e, unsigned groups, unsigned symbols, bool sparse)
+/* The groups' counts to their tables. Where sparse, symbol 0 was also counted for elements that are not coded;
+ * `zeros`: how often it is really coded. */
+static void model_make(encoder_t *e, unsigned groups, unsigned symbols, bool sparse, const uint32_t *zeros)
 {
     for (unsigned g = 0; g < groups; g++) {
         uint32_t *row = e->counts[g];
@@ -133,9 +137,10 @@ static void model_make(encoder_t *e, unsigned groups, unsigned symbols, bool spa
             uint64_t total = 0;
             for (unsigned i = 0; i < symbols; i++)
                 total += row[i];
-            uint64_t same = total ? (row[0] * (uint64_t)FLAG_SCALE + total / 2) / total : FLAG_SCALE / 2;
+            uint64_t same = (row[0] - zeros[g]) * (uint64_t)FLAG_SCALE;
+            same = total ? (same + total / 2) / total : FLAG_SCALE / 2;
             e->model->same[g] = (uint32_t)(same < 1 ? 1 : same > FLAG_SCALE - 1 ? FLAG_SCALE - 1 : same);
-            row[0] = 0;
+            row[0] = zeros[g];
         }
         frequencies_scale(row, symbols, e->model->frequency[g]);
         encoding_table(e->model->frequency[g], e->tables + g * SYMBOLS);
@@ -165,7 +170,7 @@ static void states_start(states_t *s)
 }
 
 /* The first pass, a chunk after another so that memory is read once: symbols, raw bits, contexts, and for sparse
- * blocks flags. Returns how many elements are coded; 0 when `is_unsigned` was asked and does not hold. */
+ * blocks flags. Returns how many elements are coded; SIZE_MAX when `is_unsigned` was asked and does not hold. */
 static size_t symbols_of(encoder_t *e, const block_t *b, size_t count, bool sparse, bool is_unsigned, raw_writer_t *w)
 {
     size_t differ = 0, width = (size_t)element_width(b->element);
@@ -178,14 +183,36 @@ static size_t symbols_of(encoder_t *e, const block_t *b, size_t count, bool spar
         else if (b->top)
             tokens_make(b, at, chunk, e->symbols + at, w);
         else if (is_unsigned && any_negative(b, at, chunk))
-            return 0;
+            return SIZE_MAX;
         else
             split_make(b, at, chunk, is_unsigned, e->symbols + at, w);
     }
     if (!sparse)
         return count;
+    if (b->top == 0) {
+        block_t words = {.data = e->values, .element = b->element};
+        if (is_unsigned && any_negative(&words, 0, differ))
+            return SIZE_MAX;
+        for (size_t at = 0; at < differ; at += CHUNK)
+            split_make(&words, at, differ - at < CHUNK ? differ - at : CHUNK, is_unsigned, e->symbols + at, w);
+        return differ;
+    }
     values_make(e->values, differ, (int)width, b->top, e->symbols, w);
     return differ;
+}
+
+/* Source grid: the bytes of columns and rows, for the payload and for the contexts. */
+static uint8_t *grid_write(encoder_t *e, block_t *b, size_t count, uint8_t *at)
+{
+    block_t self = {.base = b->data, .length = b->length, .element = b->element, .source = SOURCE_BASE};
+    uint32_t *sums = (uint32_t *)(void *)e->values; /* not needed yet; a row is at most a 16th of the block */
+    uint32_t rows = (uint32_t)grid_rows(count, b->row, b->first);
+    contexts(&self, 0, count, e->contexts);
+    at = append(append(at, &b->row, 4), &b->first, 4);
+    b->columns = at;
+    b->rows = at + b->row;
+    grid_make(e->contexts, count, b->row, b->first, sums, sums + b->row, at, at + b->row);
+    return at + b->row + rows;
 }
 
 static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint8_t *out, size_t limit)
@@ -204,26 +231,24 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
         h.flags |= FLAG_SIBLING;
         at = append(at, b->digest, DIGEST_BYTES);
     }
+    if (b->source == SOURCE_GRID)
+        at = grid_write(e, b, count, at);
     at = append(at, b->data + count * (size_t)width, tail);
     raw_writer_t w = {at, e->bits, 0, 0};
     if (b->top) {
         b->top = (uint8_t)top_most(width);
         sparse = mostly_same(b, count);
     }
-    if (b->top) {
-        b->top = (uint8_t)top_most(width);
-        sparse = mostly_same(b, count);
-        h.flags |= sparse ? FLAG_SPARSE : 0;
-        coded = symbols_of(e, b, count, sparse, false, &w);
-    } else {
-        bool is_unsigned = width > 1;
-        if (symbols_of(e, b, count, false, is_unsigned, &w) == 0 && is_unsigned) { /* one was negative after all */
-            w = (raw_writer_t){at, e->bits, 0, 0};
-            is_unsigned = false;
-            symbols_of(e, b, count, false, is_unsigned, &w);
-        }
-        h.flags |= is_unsigned ? FLAG_UNSIGNED : 0;
+    b->top = b->top ? (uint8_t)top_most(width) : 0;
+    sparse = mostly_same(b, count);
+    bool is_unsigned = !b->top && width > 1;
+    coded = symbols_of(e, b, count, sparse, is_unsigned, &w);
+    if (coded == SIZE_MAX) { /* one was negative after all */
+        w = (raw_writer_t){at, e->bits, 0, 0};
+        is_unsigned = false;
+        coded = symbols_of(e, b, count, sparse, is_unsigned, &w);
     }
+    h.flags |= (sparse ? FLAG_SPARSE : 0) | (is_unsigned ? FLAG_UNSIGNED : 0);
     if (grouped)
         range_of(e->contexts, count, &lowest, &highest);
     memset(e->counts + lowest, 0, (highest - lowest + 1) * sizeof *e->counts);
@@ -258,7 +283,10 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
         memset(contexts_of, 0, whole);
     if (stride > 1)
         count_missing(e->counts, groups, contexts_of, e->symbols, count);
-    model_make(e, groups, symbols, sparse);
+    uint32_t zeros[GROUPS_MAX] = {0};
+    for (size_t i = 0; sparse && !b->top && i < coded; i++)
+        zeros[contexts_of[i]] += !e->symbols[i];
+    model_make(e, groups, symbols, sparse, zeros);
     if (sparse) {
         states_start(&flag_states);
         flag_words = flags_encode(e->flags, e->contexts, padded, e->model->same, flag_words, &flag_states);

@@ -48,7 +48,7 @@ enum {
 
 enum { ELEMENT_WIDTH = 3, ELEMENT_FLOAT = 4 };           /* bits of the element byte */
 enum { FLAG_SPARSE = 1, FLAG_UNSIGNED = 2, FLAG_SIBLING = 4 };
-enum { SOURCE_NONE, SOURCE_BASE, SOURCE_SIBLING, SOURCE_BOTH }; /* where the context byte comes from */
+enum { SOURCE_NONE, SOURCE_BASE, SOURCE_SIBLING, SOURCE_BOTH, SOURCE_GRID }; /* where the context byte comes from */
 
 /* What an encoder gets, and what a decoder works on. */
 typedef struct {
@@ -60,6 +60,8 @@ typedef struct {
     uint8_t element;
     uint8_t top;            /* 0: split; else leading bits of a difference in its token */
     uint8_t source;
+    uint32_t row, first;            /* source grid: elements per row; the column of the block's first element */
+    const uint8_t *columns, *rows;  /* source grid: a byte for each; an encoder makes them itself */
 } block_t;
 
 typedef struct {
@@ -72,6 +74,8 @@ typedef struct {
 typedef struct {
     header_t header;
     size_t count; /* elements */
+    uint32_t row, first;
+    const uint8_t *columns, *rows; /* source grid */
     const uint8_t *tail, *bytes, *bits, *table, *flag_words, *symbol_words, *flag_states, *symbol_states;
 } payload_t;
 
@@ -124,6 +128,9 @@ size_t kernel_limit(size_t length); /* payloads are shorter: as raw bytes, and a
 size_t kernel_bound(size_t length); /* what an encoder may write to: that, and tables */
 void header_write(uint8_t *out, const header_t *header);
 status_t payload_parse(const uint8_t *data, size_t size, size_t length, payload_t *payload);
+
+/* Rows that `count` elements are in, the first of them in column `first`. */
+INLINE size_t grid_rows(size_t count, uint32_t row, uint32_t first) { return (first + count + row - 1) / row; }
 
 /* table.c */
 void frequencies_scale(const uint32_t *counts, unsigned symbols, uint16_t *frequency);

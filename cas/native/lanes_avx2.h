@@ -451,6 +451,16 @@ INLINE void untokens32(const uint8_t *tokens, const beside_t *beside, size_t at,
 
 /* ---- whole blocks: full groups where they lie, the last one through a padded copy ---- */
 
+/* Sparse blocks: the same, and words that are not 0 (top 0). */
+#define FOR_SPARSE(element, top, call)                    \
+    switch ((element) * 4 + (top)) {                      \
+    case 5 * 4 + 0: call(2, 0); break;                    \
+    case 6 * 4 + 0: call(4, 0); break;                    \
+    case 5 * 4 + 3: call(2, 3); break;                    \
+    case 6 * 4 + 2: call(4, 2); break;                    \
+    default: return UNHANDLED;                            \
+    }
+
 /* The loops with constants, for what this encoder makes of floats: others are left to plain C. */
 #define FOR_TOKENS(element, top, call)                    \
     switch ((element) * 4 + (top)) {                      \
@@ -612,12 +622,12 @@ static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned t
 }
 
 /* ---- sparse blocks ---- */
-INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width,
+INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
                                   const uint8_t *contexts, uint64_t *flags, uint8_t *kept, uint8_t *values)
 {
     size_t step = (size_t)width, differ = 0;
     for (size_t i = 0; i < count; i += LANES) {
-        const uint8_t *data = b->data + (at + i) * step, *base = b->base ? b->base + (at + i) * step : NULL;
+        const uint8_t *data = b->data + (at + i) * step, *base = b->base && top ? b->base + (at + i) * step : NULL;
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
         uint64_t bits = 0;
         if (i + LANES > count) {
@@ -643,7 +653,7 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
         for (; bits; bits &= bits - 1) {
             unsigned place = (unsigned)_tzcnt_u64(bits);
             uint64_t value = element_load(data, place, width), of = base ? element_load(base, place, width) : 0;
-            element_store(values, differ, width, difference(value, of, width, true));
+            element_store(values, differ, width, top ? difference(value, of, width, true) : value);
             kept[differ++] = contexts[i + place];
         }
     }
@@ -653,8 +663,8 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
 static ptrdiff_t fast_sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
                                   uint8_t *kept, uint8_t *values)
 {
-#define CALL(W, T) return sparse_make_with(b, at, count, W, contexts, flags, kept, values)
-    FOR_TOKENS(b->element, b->top, CALL)
+#define CALL(W, T) return sparse_make_with(b, at, count, W, T, contexts, flags, kept, values)
+    FOR_SPARSE(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
 }

@@ -534,6 +534,16 @@ INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int widt
     *stream = local;
 }
 
+/* Sparse blocks: the same, and words that are not 0 (top 0). */
+#define FOR_SPARSE(element, top, call)                    \
+    switch ((element) * 4 + (top)) {                      \
+    case 5 * 4 + 0: call(2, 0); break;                    \
+    case 6 * 4 + 0: call(4, 0); break;                    \
+    case 5 * 4 + 3: call(2, 3); break;                    \
+    case 6 * 4 + 2: call(4, 2); break;                    \
+    default: return UNHANDLED;                            \
+    }
+
 /* The loops with constants, for what this encoder makes of floats: others are left to plain C. */
 #define FOR_TOKENS(element, top, call)                    \
     switch ((element) * 4 + (top)) {                      \
@@ -657,12 +667,12 @@ static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned t
 }
 
 /* ---- sparse blocks ---- */
-INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width,
+INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
                                   const uint8_t *contexts, uint64_t *flags, uint8_t *kept, uint8_t *values)
 {
     size_t step = (size_t)width, differ = 0;
     for (size_t i = 0; i < count; i += LANES) {
-        const uint8_t *data = b->data + (at + i) * step, *base = b->base ? b->base + (at + i) * step : NULL;
+        const uint8_t *data = b->data + (at + i) * step, *base = b->base && top ? b->base + (at + i) * step : NULL;
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
         if (i + LANES > count) {
             memcpy(x, data, (count - i) * step);
@@ -676,13 +686,13 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
         for (int j = 0; j < width; j++) {
             vec v = load(data + 64 * j), u = base_at(base, 64 * (size_t)j);
             if (width == 2) {
-                vec z = difference16(v, u);
+                vec z = top ? difference16(v, u) : v;
                 __mmask32 m = _mm512_test_epi16_mask(z, z);
                 store(to, _mm512_maskz_compress_epi16(m, z));
                 to += 2 * ones(m);
                 bits |= (uint64_t)m << (32 * j);
             } else {
-                vec z = difference32(v, u);
+                vec z = top ? difference32(v, u) : v;
                 __mmask16 m = _mm512_test_epi32_mask(z, z);
                 store(to, _mm512_maskz_compress_epi32(m, z));
                 to += 4 * ones(m);
@@ -699,8 +709,8 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
 static ptrdiff_t fast_sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
                                   uint8_t *kept, uint8_t *values)
 {
-#define CALL(W, T) return sparse_make_with(b, at, count, W, contexts, flags, kept, values)
-    FOR_TOKENS(b->element, b->top, CALL)
+#define CALL(W, T) return sparse_make_with(b, at, count, W, T, contexts, flags, kept, values)
+    FOR_SPARSE(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
 }
@@ -716,12 +726,12 @@ static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t c
     return differ;
 }
 
-INLINE void sparse_undo_with(const block_t *b, size_t count, int width, const uint64_t *flags,
+INLINE void sparse_undo_with(const block_t *b, size_t count, int width, unsigned top, const uint64_t *flags,
                              const uint8_t *values, uint8_t *out)
 {
     size_t step = (size_t)width;
     for (size_t i = 0; i < count; i += LANES) {
-        const uint8_t *base = b->base ? b->base + i * step : NULL;
+        const uint8_t *base = b->base && top ? b->base + i * step : NULL;
         uint8_t x[4 * LANES], y[4 * LANES] = {0}, *to = out + i * step;
         uint64_t bits = flags[i / LANES];
         if (i + LANES > count) {
@@ -734,11 +744,13 @@ INLINE void sparse_undo_with(const block_t *b, size_t count, int width, const ui
             vec u = base_at(base, 64 * (size_t)j), v = load(values);
             if (width == 2) {
                 __mmask32 m = (__mmask32)(bits >> (32 * j));
-                store(to + 64 * j, undo16(_mm512_maskz_expand_epi16(m, v), u));
+                v = _mm512_maskz_expand_epi16(m, v);
+                store(to + 64 * j, top ? undo16(v, u) : v);
                 values += 2 * ones(m);
             } else {
                 __mmask16 m = (__mmask16)(bits >> (16 * j));
-                store(to + 64 * j, undo32(_mm512_maskz_expand_epi32(m, v), u));
+                v = _mm512_maskz_expand_epi32(m, v);
+                store(to + 64 * j, top ? undo32(v, u) : v);
                 values += 4 * ones(m);
             }
         }
@@ -749,8 +761,8 @@ INLINE void sparse_undo_with(const block_t *b, size_t count, int width, const ui
 
 static int fast_sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
 {
-#define CALL(W, T) sparse_undo_with(b, count, W, flags, values, out)
-    FOR_TOKENS(b->element, b->top, CALL)
+#define CALL(W, T) sparse_undo_with(b, count, W, T, flags, values, out)
+    FOR_SPARSE(b->element, b->top, CALL)
 #undef CALL
     return 0;
 }

@@ -42,10 +42,11 @@ static PyObject *encode(PyObject *self, PyObject *args)
     PyObject *base_object, *sibling_object, *digest_object, *result = NULL;
     Py_buffer data, base, sibling, digest;
     Py_ssize_t limit;
+    unsigned row, first;
     int element, tokens, source;
     const char *name;
-    if (!PyArg_ParseTuple(args, "y*iiiOOOnz", &data, &element, &tokens, &source, &base_object, &sibling_object,
-                          &digest_object, &limit, &name))
+    if (!PyArg_ParseTuple(args, "y*iiiOOOIInz", &data, &element, &tokens, &source, &base_object, &sibling_object,
+                          &digest_object, &row, &first, &limit, &name))
         return NULL;
     base.obj = sibling.obj = digest.obj = NULL;
     const variant_t *variant = variant_named(name);
@@ -55,15 +56,16 @@ static PyObject *encode(PyObject *self, PyObject *args)
     if (!lengths_match(&data, &base, data.len) || !lengths_match(&data, &sibling, data.len) ||
         !lengths_match(&data, &digest, DIGEST_BYTES))
         goto done;
-    bool valid = element >= 0 && element <= (ELEMENT_WIDTH | ELEMENT_FLOAT) && source >= 0 && source <= SOURCE_BOTH &&
+    bool valid = element >= 0 && element <= (ELEMENT_WIDTH | ELEMENT_FLOAT) && source >= 0 && source <= SOURCE_GRID &&
                  (!(source & SOURCE_BASE) || base.buf) && !(source & SOURCE_SIBLING) == !sibling.buf &&
-                 !digest.buf == !sibling.buf && (tokens || element & ELEMENT_FLOAT || element == 0);
+                 !digest.buf == !sibling.buf && (tokens || element & ELEMENT_FLOAT || element == 0) &&
+                 (source == SOURCE_GRID ? row > 0 && first < row && row <= (size_t)data.len / 16 : !row && !first);
     if (!valid) {
         PyErr_SetString(PyExc_ValueError, "element, source and buffers do not go together");
         goto done;
     }
     block_t block = {data.buf, base.buf, sibling.buf, digest.buf, (size_t)data.len, (uint8_t)element, tokens != 0,
-                     (uint8_t)source};
+                     (uint8_t)source, row, first, NULL, NULL};
     /* a bytearray: the limited API can shorten one without a copy, and cannot shorten bytes */
     PyObject *payload = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)kernel_bound((size_t)data.len));
     if (!payload)
@@ -138,7 +140,7 @@ static PyObject *variants(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"encode", encode, METH_VARARGS,
-     "encode(block, element, tokens, source, base, sibling, sibling_digest, limit, variant) -> bytearray | None"},
+     "encode(block, element, tokens, source, base, sibling, sibling_digest, row, first, limit, variant) -> bytearray?"},
     {"decode", decode, METH_VARARGS, "decode(payload, out, base, sibling, variant) -> status, 0 when all is well"},
     {"variants", variants, METH_NOARGS, "Names of the variants that run here, the best first."},
     {NULL, NULL, 0, NULL},

@@ -63,13 +63,13 @@ static bool header_valid(const header_t *h, size_t count)
     bool is_float = h->element & ELEMENT_FLOAT, sparse = h->flags & FLAG_SPARSE;
     if (h->element > (ELEMENT_WIDTH | ELEMENT_FLOAT) || h->flags > (FLAG_SPARSE | FLAG_UNSIGNED | FLAG_SIBLING))
         return false;
-    if (h->top > top_most(width) || h->source > SOURCE_BOTH || h->groups < 1 || h->groups > GROUPS_MAX)
+    if (h->top > top_most(width) || h->source > SOURCE_GRID || h->groups < 1 || h->groups > GROUPS_MAX)
         return false;
     if (h->source == SOURCE_NONE && h->groups != 1)
         return false;
     if (!(h->flags & FLAG_SIBLING) != !(h->source & SOURCE_SIBLING))
         return false;
-    if (h->top == 0 && ((!is_float && width > 1) || sparse))
+    if (h->top == 0 && !is_float && width > 1)
         return false;
     if ((h->flags & FLAG_UNSIGNED) && (h->top != 0 || width == 1))
         return false;
@@ -91,6 +91,18 @@ status_t payload_parse(const uint8_t *data, size_t size, size_t length, payload_
         return BAD_HEADER;
     bool sparse = h->flags & FLAG_SPARSE;
     payload->tail = data + HEADER_BYTES + (h->flags & FLAG_SIBLING ? DIGEST_BYTES : 0);
+    payload->columns = payload->rows = NULL;
+    if (h->source == SOURCE_GRID) {
+        if (size < HEADER_BYTES + 8)
+            return BAD_HEADER;
+        payload->row = get32(data + HEADER_BYTES);
+        payload->first = get32(data + HEADER_BYTES + 4);
+        if (payload->row == 0 || payload->row > size || payload->first >= payload->row)
+            return BAD_HEADER;
+        payload->columns = data + HEADER_BYTES + 8;
+        payload->rows = payload->columns + payload->row;
+        payload->tail = payload->rows + grid_rows(payload->count, payload->row, payload->first);
+    }
     uint64_t due = (uint64_t)(payload->tail - data) + tail + h->byte_bytes + h->bit_bytes + h->table_bytes +
                    2 * ((uint64_t)h->symbol_words + h->flag_words) + (sparse ? 2u : 1u) * STATE_BYTES;
     if (due != size)

@@ -27,8 +27,28 @@
 INLINE unsigned element_of_lane(unsigned lane) { return (lane & 15) * 4 + (lane >> 4); }
 
 /* ---- contexts ---- */
+/* Source grid: row's byte plus column's byte, less 128. */
+static void grid_contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
+{
+    size_t row = (b->first + at) / b->row, column = (b->first + at) % b->row;
+    for (size_t done = 0; done < count; row++, column = 0) {
+        size_t run = b->row - column < count - done ? b->row - column : count - done;
+        int less = b->rows[row] - 128;
+        const uint8_t *columns = b->columns + column;
+        for (size_t i = 0; i < run; i++) {
+            int context = columns[i] + less;
+            out[done + i] = (uint8_t)(context < 0 ? 0 : context > 255 ? 255 : context);
+        }
+        done += run;
+    }
+}
+
 static void contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
 {
+    if (b->source == SOURCE_GRID) {
+        grid_contexts(b, at, count, out);
+        return;
+    }
     if (b->source == SOURCE_NONE) {
         memset(out, 0, count);
         return;
@@ -218,7 +238,7 @@ static int tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *token
     return !raw_overrun(&local);
 }
 
-/* ---- sparse blocks: where elements differ, and by what ---- */
+/* ---- sparse blocks: where elements differ from their base, and by what; or where they are not 0, and what ---- */
 /* Flags of elements at..at+count; contexts and differences of those that differ. Returns how many do. */
 static ptrdiff_t sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
                              uint8_t *kept, uint8_t *values)
@@ -231,8 +251,9 @@ static ptrdiff_t sparse_make(const block_t *b, size_t at, size_t count, const ui
     memset(flags, 0, (count + LANES - 1) / LANES * 8);
 #define CALL(W)                                                                                   \
     for (size_t i = 0; i < count; i++) {                                                          \
-        uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                                \
-        uint64_t z = difference(element_load(b->data, at + i, W), base, W, is_float);                  \
+        uint64_t base = b->base && b->top ? element_load(b->base, at + i, W) : 0;                                \
+        uint64_t word = element_load(b->data, at + i, W);                                         \
+        uint64_t z = b->top ? difference(word, base, W, is_float) : word;                         \
         flags[i / LANES] |= (uint64_t)(z != 0) << (i % LANES);                                    \
         element_store(values, (size_t)differ, W, z);                                                      \
         kept[differ] = contexts[i];                                                               \
@@ -262,7 +283,7 @@ static void sparse_undo(const block_t *b, size_t count, const uint64_t *flags, c
         return;
     size_t used = 0, size = count * (size_t)element_width(b->element);
     bool is_float = b->element & ELEMENT_FLOAT;
-    if (b->base)
+    if (b->base && b->top)
         memcpy(out, b->base, size);
     else
         memset(out, 0, size);
@@ -271,7 +292,9 @@ static void sparse_undo(const block_t *b, size_t count, const uint64_t *flags, c
         for (uint64_t bits = flags[group]; bits; bits &= bits - 1) {                             \
             size_t i = group * LANES + (unsigned)__builtin_ctzll(bits);                          \
             uint64_t z = element_load(values, used++, W);                                        \
-            element_store(out, i, W, undo_difference(z, element_load(out, i, W), W, is_float));  \
+            if (b->top)                                                                          \
+                z = undo_difference(z, element_load(out, i, W), W, is_float);                    \
+            element_store(out, i, W, z);                                                         \
         }
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL

@@ -44,7 +44,7 @@ SPECIAL = {
 }
 """Zeros, infinities, NaNs with and without payload, denormals, ones: as words of each width."""
 
-KINDS = ["noise", "constant", "special", "normal", "positive", "few"]
+KINDS = ["noise", "constant", "special", "normal", "positive", "few", "zeros"]
 RELATIONS = ["other", "same", "sparse", "near", "far", "close signs"]
 
 
@@ -58,11 +58,24 @@ class Case:
     source: int
     base: bytes | None
     sibling: bytes | None
+    row: int = 0
+    first: int = 0
 
     def reference(self) -> bytes:
         """What every variant must write."""
         digest = None if self.sibling is None else b"d" * 32
-        made = twin.encode(self.block, self.element, self.tokens, self.source, self.base, self.sibling, digest, 1 << 40)
+        made = twin.encode(
+            self.block,
+            self.element,
+            self.tokens,
+            self.source,
+            self.base,
+            self.sibling,
+            digest,
+            self.row,
+            self.first,
+            1 << 40,
+        )
         assert made is not None
         return made
 
@@ -76,6 +89,8 @@ def words(rng: np.random.Generator, count: int, width: int, kind: str) -> np.nda
         return rng.choice(np.array(SPECIAL[width], unsigned), count)
     if kind == "few":
         return np.where(rng.random(count) < 0.95, noise[:1].repeat(count), noise)
+    if kind == "zeros":
+        return np.where(rng.random(count) < 0.3, 0, words(rng, count, width, "normal")).astype(unsigned)
     if kind in ("normal", "positive"):
         values = rng.standard_normal(count) * 10.0 ** rng.integers(-30, 10)
         values = np.abs(values) if kind == "positive" else values
@@ -109,7 +124,11 @@ def case(rng: np.random.Generator, element: int, count: int, tail: int) -> Case:
         block = related(rng, base, relation, kind)
     whole = width > 1 and not element & FLOAT
     tokens = bool(rng.integers(2)) or whole
-    source = int(rng.integers(4))
+    source = int(rng.integers(5))
+    size_bytes = count * width + tail
+    if source == 4 and size_bytes < 16:
+        source = 0
+    row = int(rng.integers(1, size_bytes // 16 + 1)) if source == 4 else 0
     needs_base = bool(source & 1) or (tokens and rng.random() < 0.8)
     return Case(
         block.astype(f"<u{width}").tobytes() + rng.bytes(tail),
@@ -118,6 +137,8 @@ def case(rng: np.random.Generator, element: int, count: int, tail: int) -> Case:
         source,
         base.astype(f"<u{width}").tobytes() + rng.bytes(tail) if needs_base else None,
         sibling.astype(f"<u{width}").tobytes() + rng.bytes(tail) if source & 2 else None,
+        row,
+        int(rng.integers(row)) if row else 0,
     )
 
 
@@ -193,7 +214,7 @@ def force(monkeypatch: pytest.MonkeyPatch) -> Iterator[functools.partial[None]]:
 def native_encode(of: Case, variant: str) -> bytes | None:
     digest = None if of.sibling is None else b"d" * 32
     made = kernel._kernel.encode(
-        of.block, of.element, of.tokens, of.source, of.base, of.sibling, digest, 1 << 40, variant
+        of.block, of.element, of.tokens, of.source, of.base, of.sibling, digest, of.row, of.first, 1 << 40, variant
     )
     return None if made is None else bytes(made)
 
@@ -350,9 +371,9 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
         (5, False, 2, None, block, None), (1, False, 0, None, None, None), (5, False, 0, None, block, b"d" * 32),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="do not go together"):
-            kernel._kernel.encode(block, *arguments, 1000, None)
+            kernel._kernel.encode(block, *arguments, 0, 0, 1000, None)
     with pytest.raises(ValueError, match="does not run"):
-        kernel._kernel.encode(block, 5, False, 0, None, None, None, 1000, "pentium")
+        kernel._kernel.encode(block, 5, False, 0, None, None, None, 0, 0, 1000, "pentium")
 
 
 # ---- which kernel
@@ -457,3 +478,29 @@ def test_a_wrong_base_gives_wrong_bytes_or_damage_but_never_the_block() -> None:
     for wrong in (second, bytes(MIB), before[4:] + b"abcd"):
         with contextlib.suppress(Damaged):
             assert bytes(decode(stored.codec, stored.payload, MIB, base=wrong)) != block
+
+
+@needs_native
+def test_moments_take_rows_and_columns_as_contexts() -> None:
+    rng = np.random.default_rng(9)
+    row = 384
+    scale = np.exp(rng.standard_normal((MIB // 2 // row + 1, 1)) * 1.5 + rng.standard_normal((1, row)))
+    second = (scale * rng.gamma(2, 0.5, scale.shape) * 1e-8).astype("<f4").view("<u4") >> 16
+    block = second.astype("<u2").tobytes()[100 * 2 : 100 * 2 + MIB]
+    plain, by_grid = encode(block, "BF16"), encode(block, "BF16", grid=(row, 100))
+    assert (by_grid.codec, by_grid.base, by_grid.sibling) == (Codec.FLOAT, None, None)
+    assert len(by_grid.payload) < 0.9 * len(plain.payload)
+    assert bytes(decode(by_grid.codec, by_grid.payload, MIB)) == block
+    for useless in ((1 << 20, 5), (7, 3)):
+        assert len(encode(block, "BF16", grid=useless).payload) < 1.01 * len(plain.payload)
+
+
+@needs_native
+def test_zeros_in_a_block_cost_next_to_nothing() -> None:
+    rng = np.random.default_rng(10)
+    values = (rng.standard_normal((512, 512)) * 0.02).astype("<f4")
+    values[rng.random(512) < 0.5] = 0
+    stored = encode(values.tobytes(), "F32", grid=(512, 0))
+    assert stored.codec is Codec.FLOAT
+    assert len(stored.payload) < 0.84 * np.count_nonzero(values) * 4 + 4096
+    assert bytes(decode(stored.codec, stored.payload, MIB)) == values.tobytes()

@@ -13,8 +13,8 @@
 `encode` and `decode` may be called from any thread; their heavy parts release the GIL.
 """
 
-from gpu_train_cas.codecs.codec import Codec, Encoded, Entrant, Reference
+from gpu_train_cas.codecs.codec import Codec, Encoded, Entrant, Grid, Reference
 from gpu_train_cas.codecs.payload import sibling_of
 from gpu_train_cas.codecs.race import decode, encode, encode_object
 
-__all__ = ["Codec", "Encoded", "Entrant", "Reference", "decode", "encode", "encode_object", "sibling_of"]
+__all__ = ["Codec", "Encoded", "Entrant", "Grid", "Reference", "decode", "encode", "encode_object", "sibling_of"]

@@ -9,6 +9,8 @@ def encode(
     base: Buffer | None,
     sibling: Buffer | None,
     sibling_digest: bytes | None,
+    row: int,
+    first: int,
     limit: int,
     variant: str | None,
     /,

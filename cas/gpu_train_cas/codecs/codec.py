@@ -24,6 +24,10 @@ class Reference:
     data: bytes | memoryview
 
 
+Grid = tuple[int, int]
+"""Where a block lies in a tensor: elements per row (the last dimension), and the column of its first element."""
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """A block as a frame stores it; `payload` is never longer than the block.

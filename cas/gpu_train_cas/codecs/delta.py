@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gpu_train_cas.codecs import kernel
-from gpu_train_cas.codecs.codec import Codec, Reference
+from gpu_train_cas.codecs.codec import Codec, Grid, Reference
+from gpu_train_cas.codecs.float import SIBLING_PAYS, Contexts, contexts_of, expected
 from gpu_train_cas.codecs.payload import ELEMENTS, FLOAT
 from gpu_train_cas.codecs.sample import estimate
 
 SAVES = 0.97
 """A delta must be that much shorter than the block on its own, by a sample: reading it means reading two blocks."""
-SIBLING_PAYS = 0.99
 
 
 class Delta:
@@ -20,8 +20,8 @@ class Delta:
 
     codec = Codec.DELTA
 
-    def __init__(self, base: Reference, sibling: Reference | None = None) -> None:
-        self._base, self._sibling = base, sibling
+    def __init__(self, base: Reference, sibling: Reference | None = None, grid: Grid | None = None) -> None:
+        self._base, self._sibling, self._grid = base, sibling, grid
 
     def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | memoryview | None:
         """The differences, or None where a sample says that the block is better off without a base."""
@@ -32,15 +32,13 @@ class Delta:
         sibling = self._sibling
         if sibling is not None and (len(sibling.data) != len(block) or not element & FLOAT):
             sibling = None
-        expected = estimate(block, element, tokens=True, base=base)
-        best = limit / SAVES
-        if element & FLOAT:
-            best = estimate(block, element, tokens=False, sibling=sibling.data if sibling is not None else None)
+        length = estimate(block, element, tokens=True, base=base)
+        alone = contexts_of(block, element, sibling, self._grid) if element & FLOAT else Contexts()
+        if length > SAVES * expected(block, element, dtype, alone):
+            return None
         if sibling is not None:
             both = estimate(block, element, tokens=True, base=base, sibling=sibling.data)
-            sibling, expected = (sibling, both) if both <= SIBLING_PAYS * expected else (None, expected)
-        if expected > SAVES * best:
-            return None
+            sibling = sibling if both <= SIBLING_PAYS * length else None
         return kernel.encode(
             block, element, limit, tokens=True, base=base, sibling=sibling.data if sibling is not None else None,
             sibling_digest=sibling.digest if sibling is not None else None,

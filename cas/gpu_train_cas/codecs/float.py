@@ -6,57 +6,80 @@ of them is no noise (numbers that were cast up, counters, constants), planes ser
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from gpu_train_cas.codecs import kernel, planes
-from gpu_train_cas.codecs.codec import Codec, Reference
-from gpu_train_cas.codecs.payload import ELEMENTS, FLOAT, MODE_KERNEL, width_of
-from gpu_train_cas.codecs.sample import estimate, mantissas_are_noise
+from gpu_train_cas.codecs.codec import Codec, Grid, Reference
+from gpu_train_cas.codecs.payload import ELEMENTS, FLOAT, MODE_KERNEL, rows_of, width_of
+from gpu_train_cas.codecs.sample import estimate, mantissas_are_noise, pieces
 from gpu_train_cas.errors import Damaged
 
 SIBLING_PAYS = 0.99
 """A sibling must save 1 %: a block that needs another to be read is worth less."""
-HOPELESS = 1.1
-"""A sample that promises so many times the best length so far ends the matter."""
+GRID_COSTS = 64
+"""A grid is used where its bytes, one for each row and column, are at most such a part of the block."""
 
 
 class Float:
-    """The entrant for elements on their own, or with a sibling's contexts."""
+    """The entrant for elements on their own, by their rows and columns, or with a sibling's contexts."""
 
     codec = Codec.FLOAT
 
-    def __init__(self, sibling: Reference | None = None) -> None:
-        self._sibling = sibling
+    def __init__(self, sibling: Reference | None = None, grid: Grid | None = None) -> None:
+        self._sibling, self._grid = sibling, grid
 
     def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | memoryview | None:
-        """The shorter of what the kernel and planes make of it, or the one that a sample says is shorter."""
+        """What the kernel or planes make of it; None after a delta, which has been weighed against this."""
         element = ELEMENTS.get(dtype)
-        if element is None:
+        if element is None or limit < len(block):
             return None
-        for_kernel = element & FLOAT or width_of(element) == 1
-        sibling = self._sibling if for_kernel and kernel.writes() else None
-        if sibling is not None and len(sibling.data) != len(block):
-            sibling = None
-        if sibling is not None or limit < len(block):  # something to compare with
-            expected = estimate(block, element, tokens=False)
-            if sibling is not None:
-                beside = estimate(block, element, tokens=False, sibling=sibling.data)
-                sibling, expected = (sibling, beside) if beside <= SIBLING_PAYS * expected else (None, expected)
-            if expected > HOPELESS * limit:
-                return None
-        if not for_kernel or not (kernel.outruns_planes() or sibling is not None):
+        for_kernel = bool(element & FLOAT or width_of(element) == 1) and kernel.writes()
+        contexts = contexts_of(block, element, self._sibling, self._grid) if for_kernel else Contexts()
+        if not for_kernel or not (kernel.outruns_planes() or contexts):
             return planes.encode(block, dtype, limit)
         shortest = None
-        if sibling is None and not mantissas_are_noise(block, element):
+        if not contexts and not mantissas_are_noise(block, element):
             shortest = planes.encode(block, dtype, limit)
-        made = kernel.encode(
-            block, element, len(shortest) if shortest is not None else limit, tokens=False,
-            sibling=sibling.data if sibling is not None else None,
-            sibling_digest=sibling.digest if sibling is not None else None,
-        )  # fmt: skip
+            limit = len(shortest) if shortest is not None else limit
+        made = kernel.encode(block, element, limit, tokens=False, **contexts)
         return made if made is not None else shortest
 
     def decode(self, payload: bytes | memoryview, length: int) -> bytes | memoryview:
         """See `Entrant.decode`."""
         return decode(payload, length, self._sibling.data if self._sibling is not None else None)
+
+
+class Contexts(TypedDict, total=False):
+    """Arguments of `kernel.encode` that say where contexts come from; empty for none."""
+
+    sibling: bytes | memoryview
+    sibling_digest: bytes
+    grid: Grid
+
+
+def contexts_of(block: bytes | memoryview, element: int, sibling: Reference | None, grid: Grid | None) -> Contexts:
+    """What helps a block on its own: its grid, which needs no other block; else a sibling, when a sample says so."""
+    if grid is not None:
+        row, first = grid
+        count = len(block) // width_of(element)
+        if GRID_COSTS * (row + rows_of(count, row, first)) <= len(block):
+            return Contexts(grid=grid)
+    if sibling is None or len(sibling.data) != len(block):
+        return Contexts()
+    alone = estimate(block, element, tokens=False)
+    if estimate(block, element, tokens=False, sibling=sibling.data) > SIBLING_PAYS * alone:
+        return Contexts()
+    return Contexts(sibling=sibling.data, sibling_digest=sibling.digest)
+
+
+def expected(block: bytes | memoryview, element: int, dtype: str, contexts: Contexts) -> float:
+    """About how many bytes a block takes on its own."""
+    if not contexts and not mantissas_are_noise(block, element):
+        piece = memoryview(pieces(block))
+        made = planes.encode(piece, dtype, len(piece))
+        return len(block) * (len(made) / len(piece) if made is not None else 1.0)
+    sibling, grid = contexts.get("sibling"), contexts.get("grid")
+    return estimate(block, element, tokens=False, sibling=sibling, grid=grid)
 
 
 def decode(payload: bytes | memoryview, length: int, sibling: bytes | memoryview | None) -> bytes | memoryview:

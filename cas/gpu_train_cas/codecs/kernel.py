@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpu_train_cas.codecs import twin
-from gpu_train_cas.codecs.payload import BASE_SOURCE, DIGEST_BYTES, FLOAT, NO_SOURCE, SIBLING_SOURCE
+from gpu_train_cas.codecs.payload import BASE_SOURCE, DIGEST_BYTES, FLOAT, GRID_SOURCE, NO_SOURCE, SIBLING_SOURCE
 from gpu_train_cas.errors import Damaged, UsageError
 
 _kernel: Any
@@ -71,7 +71,7 @@ def outruns_planes() -> bool:
 
 def encode(
     block: Buffer, element: int, limit: int, *, tokens: bool, base: Buffer | None = None,
-    sibling: Buffer | None = None, sibling_digest: bytes | None = None,
+    sibling: Buffer | None = None, sibling_digest: bytes | None = None, grid: tuple[int, int] | None = None,
 ) -> bytes | memoryview | None:  # fmt: skip
     """A kernel payload shorter than `limit` bytes, or None.
 
@@ -81,17 +81,22 @@ def encode(
         base: what differences are taken from, and what gives contexts; as long as the block.
         sibling: gives contexts, with the base's where there is one; as long as the block.
         sibling_digest: the sibling's name, for the payload.
+        grid: elements per row of the tensor, and the column of the block's first element: contexts are rows and
+            columns then. Not with a base or sibling.
     """
+    row, first = (0, 0) if grid is None else grid
     plain = not element & FLOAT and element != 0  # whole numbers of more than a byte have no contexts
     source = NO_SOURCE if plain else (BASE_SOURCE * (base is not None) + SIBLING_SOURCE * (sibling is not None))
+    if grid is not None:
+        source = GRID_SOURCE
     if not source & SIBLING_SOURCE:
         sibling = sibling_digest = None
-    if len(block) >> (element & 3) == 0:
+    if len(block) >> (element & 3) == 0 or row > len(block) // 16:
         return None
     name = variant()
     if name == NUMPY:
-        return twin.encode(block, element, tokens, source, base, sibling, sibling_digest, limit)
-    made = _kernel.encode(block, element, tokens, source, base, sibling, sibling_digest, limit, name)
+        return twin.encode(block, element, tokens, source, base, sibling, sibling_digest, row, first, limit)
+    made = _kernel.encode(block, element, tokens, source, base, sibling, sibling_digest, row, first, limit, name)
     return None if made is None else memoryview(made).toreadonly()
 
 

@@ -20,9 +20,10 @@ DIGEST_BYTES = 32
 SPARSE, UNSIGNED, SIBLING = 1, 2, 4
 FLOAT = 4
 """Bit of the element byte; bits 0 and 1 are the logarithm of the width."""
-NO_SOURCE, BASE_SOURCE, SIBLING_SOURCE, BOTH_SOURCE = range(4)
+NO_SOURCE, BASE_SOURCE, SIBLING_SOURCE, BOTH_SOURCE, GRID_SOURCE = range(5)
 
 _FIELDS = struct.Struct("<6BH5I")
+_GRID = struct.Struct("<II")
 
 ELEMENTS = {
     "F8_E4M3": 4, "F8_E5M2": 4, "F8_E4M3FNUZ": 4, "F8_E5M2FNUZ": 4, "BF16": 5, "F16": 5, "F32": 6, "C64": 6,
@@ -106,10 +107,10 @@ class Header:
             and self.element < 8
             and self.flags < 8
             and self.top <= top_most(width)
-            and self.source <= BOTH_SOURCE
+            and self.source <= GRID_SOURCE
             and 1 <= self.groups <= (1 if self.source == NO_SOURCE else GROUPS_MAX)
             and sibling == bool(self.source & SIBLING_SOURCE)
-            and not (plain and (self.sparse or (width > 1 and not self.element & FLOAT)))
+            and not (plain and width > 1 and not self.element & FLOAT)
             and not (self.flags & UNSIGNED and (not plain or width == 1))
             and (self.coded <= count if self.sparse else (self.coded == count and self.flag_words == 0))
             and self.symbol_words <= padded(self.coded)
@@ -131,11 +132,61 @@ def sibling_of(payload: bytes | memoryview) -> bytes | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """How large the elements of each row and column are: contexts of source GRID.
+
+    Attributes:
+        row: elements per row.
+        first: the column of the block's first element.
+        columns: a byte for each.
+        rows: a byte for each row that the block has a part of.
+    """
+
+    row: int
+    first: int
+    columns: bytes
+    rows: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length in a payload."""
+        return _GRID.size + len(self.columns) + len(self.rows)
+
+    def pack(self) -> bytes:
+        """Its bytes in a payload."""
+        return _GRID.pack(self.row, self.first) + self.columns + self.rows
+
+    @classmethod
+    def unpack(cls, payload: memoryview, count: int) -> Self:
+        """Read the grid that follows a header, for `count` elements.
+
+        Raises:
+            Damaged: when it makes no sense or ends too early.
+        """
+        if len(payload) < HEADER_BYTES + _GRID.size:
+            raise Damaged("a kernel payload ends within its grid")
+        row, first = _GRID.unpack_from(payload, HEADER_BYTES)
+        if row == 0 or row > len(payload) or first >= row:
+            raise Damaged(f"a kernel payload with rows of {row} elements from {first}")
+        at = HEADER_BYTES + _GRID.size
+        rows = rows_of(count, row, first)
+        if at + row + rows > len(payload):
+            raise Damaged("a kernel payload ends within its grid")
+        return cls(row, first, bytes(payload[at : at + row]), bytes(payload[at + row : at + row + rows]))
+
+
+def rows_of(count: int, row: int, first: int) -> int:
+    """How many rows `count` elements have a part of, the first of them in column `first`."""
+    return -(-(first + count) // row)
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """A payload whose header was checked, cut into its parts."""
 
     header: Header
     count: int
+    grid: Grid | None
     tail: memoryview
     byte_stream: memoryview
     bit_stream: memoryview
@@ -160,10 +211,14 @@ class Parts:
             2 * header.symbol_words, STATE_BYTES * header.sparse, STATE_BYTES,
         ]  # fmt: skip
         at = HEADER_BYTES + DIGEST_BYTES * bool(header.flags & SIBLING)
+        grid = None
+        if header.source == GRID_SOURCE:
+            grid = Grid.unpack(view, count)
+            at += grid.size_bytes
         if at + sum(sizes) != len(view):
             raise Damaged(f"the parts of a kernel payload are not its {len(view)} bytes")
         parts = []
         for size in sizes:
             parts.append(view[at : at + size])
             at += size
-        return cls(header, count, *parts)
+        return cls(header, count, grid, *parts)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu_train_cas.codecs import kernel, raw, zstd
-from gpu_train_cas.codecs.codec import Codec, Encoded, Entrant, Reference
+from gpu_train_cas.codecs.codec import Codec, Encoded, Entrant, Grid, Reference
 from gpu_train_cas.codecs.delta import Delta
 from gpu_train_cas.codecs.float import Float
 from gpu_train_cas.codecs.float import decode as decode_float
@@ -23,7 +23,7 @@ ENTRANTS: Sequence[Entrant] = (_FLOAT, _ZSTD)
 
 def encode(
     block: bytes | memoryview, dtype: str = "", *, base: Reference | None = None, sibling: Reference | None = None,
-    entrants: Sequence[Entrant] | None = None,
+    grid: Grid | None = None, entrants: Sequence[Entrant] | None = None,
 ) -> Encoded:  # fmt: skip
     """The block as the smallest payload that any entrant offers; the block itself when none is smaller.
 
@@ -35,10 +35,12 @@ def encode(
         dtype: the element type (see formats.ITEM_BYTES) where the block starts at an element of a tensor.
         base: the same place of the tensor's earlier state, stored as anything but DELTA. Used when it helps.
         sibling: the same place of a tensor whose elements tell how large these may be: exp_avg_sq for exp_avg.
+        grid: elements per row of the block's tensor, and the column of the block's first element. For moments above
+            all: their sizes go by rows and columns.
         entrants: who takes part, in order, in place of those that suit the block.
     """
     if entrants is None:
-        entrants = _entrants(base, sibling)
+        entrants = _entrants(base, sibling, grid)
     proposals: list[tuple[int, Entrant, bytes | memoryview]] = []
     limit = len(block)
     for entrant in entrants:
@@ -57,11 +59,11 @@ def encode(
     return Encoded(Codec.RAW, block)
 
 
-def _entrants(base: Reference | None, sibling: Reference | None) -> Sequence[Entrant]:
-    if base is None and sibling is None:
+def _entrants(base: Reference | None, sibling: Reference | None, grid: Grid | None) -> Sequence[Entrant]:
+    if base is None and sibling is None and grid is None:
         return ENTRANTS
-    found: list[Entrant] = [Float(sibling), _ZSTD]
-    return found if base is None else [Delta(base, sibling), *found]
+    found: list[Entrant] = [Float(sibling, grid), _ZSTD]
+    return found if base is None else [Delta(base, sibling, grid), *found]
 
 
 def _sibling_of(codec: Codec, payload: bytes | memoryview) -> bytes | None:

@@ -18,6 +18,7 @@ from gpu_train_cas.codecs import twin_rans as rans
 from gpu_train_cas.codecs.payload import (
     BASE_SOURCE,
     FLAG_BITS,
+    GRID_SOURCE,
     LANES,
     NO_SOURCE,
     SCALE_BITS,
@@ -37,7 +38,7 @@ from gpu_train_cas.codecs.twin_elements import Words
 from gpu_train_cas.codecs.twin_model import FLAG_SCALE, Model
 from gpu_train_cas.errors import Damaged
 
-COUNTED, ELEMENTS_MOST = 1 << 16, 1 << 22
+COUNTED, ELEMENTS_MOST, ZEROS_PAY = 1 << 16, 1 << 22, 50
 
 Array = NDArray[Any]
 Buffer = bytes | bytearray | memoryview
@@ -47,11 +48,11 @@ def _pad(values: Array, fill: int = 0) -> Array:
     return np.concatenate([values, np.full(padded(len(values)) - len(values), fill, values.dtype)])
 
 
-def _mostly_same(z: Array) -> bool:
-    """Whether more than half of a sample of differences is 0."""
+def _mostly_same(z: Array, one_in: int) -> bool:
+    """Whether more than one in so many of a sample of differences is 0."""
     step = len(z) // 32
     seen = np.concatenate([z[piece * step : piece * step + LANES] for piece in range(32)])
-    return 2 * int((seen == 0).sum()) > len(seen)
+    return one_in * int((seen == 0).sum()) > len(seen)
 
 
 def _counts(contexts: Array, symbols: Array) -> Array:
@@ -65,17 +66,18 @@ def _model(counts: Array, stride: int, contexts: Array, symbols: Array, *, spars
     if stride > 1:  # not all were counted: every symbol that occurs needs a place
         found = _counts(twin_model.groups_of(starts, contexts), symbols)
         rows = [np.where(row == 0, found[group] != 0, row) for group, row in enumerate(rows)]
-    for row in rows:
-        total = int(row.sum())
-        same.append(min(max((int(row[0]) * FLAG_SCALE + total // 2) // total, 1), FLAG_SCALE - 1) if total else 1 << 14)
+    zeros = np.bincount(twin_model.groups_of(starts, contexts[symbols == 0]), minlength=len(rows))
+    for group, row in enumerate(rows):
+        total, equal = int(row.sum()), int(row[0]) - int(zeros[group])
+        same.append(min(max((equal * FLAG_SCALE + total // 2) // total, 1), FLAG_SCALE - 1) if total else 1 << 14)
         if sparse:
-            row[0] = 0
+            row[0] = zeros[group]
     return Model(starts, np.stack([twin_model.scale(row) for row in rows]), np.array(same))
 
 
 def encode(
     block: Buffer, element: int, tokens: bool, source: int, base: Buffer | None, sibling: Buffer | None,
-    sibling_digest: bytes | None, limit: int,
+    sibling_digest: bytes | None, row: int, first: int, limit: int,
 ) -> bytes | None:  # fmt: skip
     """The block's payload, None when it would not be shorter than `limit`. As `_kernel.encode`."""
     words, width = Words(element), width_of(element)
@@ -86,20 +88,25 @@ def encode(
     of_base = words.of(base) if base is not None else None
     of_sibling = words.of(sibling) if sibling is not None else None
     contexts = elements.contexts(words, source, of_base, of_sibling, count)
+    grid = elements.grid_of(words.contexts(values), row, first) if source == GRID_SOURCE else None
+    if grid is not None:
+        contexts = elements.grid_contexts(grid, count)
     top = flags = 0
     flag_words = flag_states = b""
     differs = np.ones(count, bool)
     if tokens:
         z = words.difference(values, of_base if of_base is not None else np.zeros_like(values))
         top = top_most(width)
-        if _mostly_same(z):
+        if _mostly_same(z, 2):
             flags, differs = SPARSE, z != 0
         symbols, raw_bits, raw = elements.tokens(z[differs], words.bits, top)
         byte_stream, bit_stream = elements.put_raw(raw, raw_bits)
     else:
         unsigned = width > 1 and not words.negative(values).any()
         flags = UNSIGNED * unsigned
-        symbols, byte_stream, bit_stream = elements.split(words, values, unsigned=unsigned)
+        if _mostly_same(values, ZEROS_PAY):
+            flags, differs = flags | SPARSE, values != 0
+        symbols, byte_stream, bit_stream = elements.split(words, values[differs], unsigned=unsigned)
     stride = 1
     while count // stride > COUNTED:
         stride *= 2
@@ -127,8 +134,8 @@ def encode(
         len(symbol_words) // 2, len(flag_words) // 2,
     )  # fmt: skip
     payload = b"".join([
-        header.pack(), sibling_digest or b"", bytes(block[count * width :]), byte_stream, bit_stream, table,
-        flag_words, symbol_words, flag_states, symbol_states,
+        header.pack(), sibling_digest or b"", grid.pack() if grid is not None else b"", bytes(block[count * width :]),
+        byte_stream, bit_stream, table, flag_words, symbol_words, flag_states, symbol_states,
     ])  # fmt: skip
     return payload if len(payload) < limit else None
 
@@ -148,7 +155,10 @@ def decode(payload: Buffer, length: int, base: Buffer | None, sibling: Buffer | 
     of_base = words.of(base) if base is not None else np.zeros(count, np.uint64)
     of_sibling = words.of(sibling) if sibling is not None else None
     source = header.source if header.groups > 1 else NO_SOURCE
-    groups = model.groups_of(elements.contexts(words, source, of_base, of_sibling, count))
+    contexts = elements.contexts(words, source, of_base, of_sibling, count)
+    if parts.grid is not None:
+        contexts = elements.grid_contexts(parts.grid, count)
+    groups = model.groups_of(contexts)
     differs = np.ones(count, bool)
     if header.sparse:
         found = rans.decode_flags(parts, model, _pad(groups))
@@ -157,7 +167,8 @@ def decode(payload: Buffer, length: int, base: Buffer | None, sibling: Buffer | 
             raise Damaged("the flags of a kernel payload are not as many as it says")
     symbols = rans.decode_symbols(parts, model, _pad(groups[differs]))[: header.coded]
     if header.top == 0:
-        out = elements.join(words, parts, symbols)
+        out = np.zeros(count, np.uint64)
+        out[differs] = elements.join(words, parts, symbols)
     else:
         raw_bits = elements.token_raw_bits(symbols, words.bits, header.top)
         z = np.zeros(count, np.uint64)

@@ -14,7 +14,9 @@ from gpu_train_cas.codecs.payload import (
     FLOAT,
     SIBLING_SOURCE,
     UNSIGNED,
+    Grid,
     Parts,
+    rows_of,
     width_of,
 )
 from gpu_train_cas.errors import Damaged
@@ -86,6 +88,30 @@ class Words:
             return np.clip((words >> np.uint64(52) & np.uint64(0x7FF)).astype(np.int64) - 832, 0, 255)
         x: Array = words >> np.uint64(7 if self.bits == 16 else 23) & np.uint64(255)
         return x.astype(np.int64)
+
+
+def grid_contexts(grid: Grid, count: int) -> Array:
+    """The context byte of each element by its row and column."""
+    place = np.arange(grid.first, grid.first + count)
+    rows, columns = (np.frombuffer(each, np.uint8).astype(np.int64) for each in (grid.rows, grid.columns))
+    contexts: Array = np.clip(rows[place // grid.row] + columns[place % grid.row] - 128, 0, 255)
+    return contexts
+
+
+def grid_of(exponents: Array, row: int, first: int) -> Grid:
+    """Means of the exponents over rows and columns, in quarters, less the mean of all."""
+    place = np.arange(first, first + len(exponents))
+    used = (exponents != 0).astype(np.int64)
+    total, every = int(exponents.sum()), int(used.sum())
+
+    def means(index: Array, length: int, none: int) -> bytes:
+        sums = np.bincount(index, exponents, length).astype(np.int64)
+        counts = np.bincount(index, used, length).astype(np.int64)
+        there = np.maximum(counts, 1)
+        more = (4 * sums + counts // 2) // there - (4 * total + every // 2) // max(every, 1)
+        return np.where(counts > 0, np.clip(128 + more, 1, 255), none).astype(np.uint8).tobytes()
+
+    return Grid(row, first, means(place % row, row, 128), means(place // row, rows_of(len(exponents), row, first), 0))
 
 
 def contexts(words: Words, source: int, base: Array | None, sibling: Array | None, count: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 20.0
+_SHEBANG_BYTES = 4096
+_EXEC = "'''exec' "
 _NVIDIA_FIELDS = ("name", "memory.total", "driver_version", "uuid")
 _ASK_PYTHON = """
 import importlib.metadata, json, platform, sys
@@ -121,11 +124,12 @@ def interpreter_of(command: Sequence[str], path: str | None = None) -> str | Non
         return program
     try:
         with open(program, "rb") as file:
-            words = file.readline(512).removeprefix(b"#!").decode("utf-8", "replace").split() if file else []
-            file.seek(0)
             if file.read(2) != b"#!":
                 return None
-    except OSError:
+            first, second = (file.readline(_SHEBANG_BYTES).decode("utf-8", "replace") for _ in range(2))
+        # The second line is how pip names a Python whose path is too long for the kernel or has spaces in it.
+        words = shlex.split(second)[1:] if second.startswith(_EXEC) else first.split()
+    except (OSError, ValueError):
         return None
     if words and Path(words[0]).name == "env":
         words = words[1:]

@@ -134,7 +134,8 @@ def test_no_file_takes_the_place_of_a_closed_stream(program, closed: tuple[int, 
 def test_a_working_directory_that_is_gone(program) -> None:
     def from_nowhere(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", program.script, *arguments],
+            ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh", sys.executable, program.script,
+             *arguments],
             env=program.environment(), cwd=program.cwd, capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
 

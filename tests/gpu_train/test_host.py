@@ -31,7 +31,14 @@ def test_gpus_as_the_driver_tells(tmp_path: Path, monkeypatch) -> None:
 
 def test_the_python_of_a_command(tmp_path: Path) -> None:
     assert interpreter_of([sys.executable, "x.py"]) == sys.executable
-    assert interpreter_of([str(script(tmp_path / "tool", f"#!{sys.executable} -u\n"))]) == sys.executable
+    (tmp_path / "with space").mkdir()
+    for python in (tmp_path / "python3", tmp_path / "with space" / "python3"):
+        python.symlink_to(sys.executable)
+    tool = script(tmp_path / "tool", f"#!{tmp_path}/python3 -u\n")
+    assert interpreter_of([str(tool)]) == f"{tmp_path}/python3"
+    pips = f"#!/bin/sh\n'''exec' \"{tmp_path}/with space/python3\" \"$0\" \"$@\"\n' '''\n"
+    by_pip = script(tmp_path / "by-pip", pips)
+    assert interpreter_of([str(by_pip)]) == f"{tmp_path}/with space/python3"
     assert interpreter_of([str(script(tmp_path / "env", "#!/usr/bin/env python3\n"))], str(Path(sys.executable).parent))
     assert interpreter_of([str(script(tmp_path / "shell", "#!/bin/sh\n"))]) is None
     assert interpreter_of([str(script(tmp_path / "binary", "\x7fELF"))]) is None

@@ -56,7 +56,7 @@ unsigned group_contexts(counts_t *counts, unsigned lowest, unsigned highest, uns
     for (unsigned context = lowest; context <= highest; context++)
         for (unsigned i = 0; i < symbols; i++)
             total += counts[context][i];
-    least = total / 64 > 64 ? total / 64 : 64;
+    least = total / 1024 > 64 ? total / 1024 : 64;
     for (unsigned context = lowest; context <= highest; context++) {
         uint32_t here = 0;
         for (unsigned i = 0; i < symbols; i++)

@@ -4,7 +4,7 @@
  *   table.c      frequencies: scaled, serialised, read back, spread into coding tables
  *   grouping.c   which contexts share a table
  *   variant.h    encoder and decoder, in plain C; included once per instruction set:
- *   variant_*.c  scalar, and with lanes_avx2.h / lanes_avx512.h in place of the hot loops
+ *   variant_*.c  scalar, and with lanes_avx2.h or lanes_avx512.h (and what they include) in place of the hot loops
  *   select.c     the best variant that this processor runs
  *   module.c     the Python module: buffers in, buffers out, without the GIL
  *

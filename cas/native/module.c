@@ -146,7 +146,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+/* Counted up when arguments or payloads change: kernel.py refuses a module that was built before. */
+enum { FACE = 2 };
+
+static int set_up(PyObject *self) { return PyModule_AddIntConstant(self, "FACE", FACE); }
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)set_up}, {0, NULL}};
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_kernel", "The float kernel (cas/spec/codecs.md, Kernel payload).", 0, methods, slots,

@@ -1,5 +1,7 @@
 Buffer = bytes | bytearray | memoryview
 
+FACE: int
+
 def variants() -> list[str]: ...
 def encode(
     block: Buffer,

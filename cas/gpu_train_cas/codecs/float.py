@@ -38,7 +38,7 @@ class Float:
         if not for_kernel or not (kernel.outruns_planes() or contexts):
             return planes.encode(block, dtype, limit)
         shortest = None
-        if not contexts and not mantissas_are_noise(block, element):
+        if not mantissas_are_noise(block, element):
             shortest = planes.encode(block, dtype, limit)
             limit = len(shortest) if shortest is not None else limit
         made = kernel.encode(block, element, limit, tokens=False, **contexts)

@@ -25,6 +25,8 @@ try:
 except ImportError:  # no compiler when this was installed, or another processor
     _kernel = None
 
+FACE = 2
+"""The native module's arguments and payloads, as this module knows them (FACE in cas/native/module.c)."""
 VARIABLE = "GPU_TRAIN_KERNEL"
 NUMPY = "numpy"
 FAULTS = {
@@ -37,6 +39,9 @@ FAULTS = {
 """What the native decoder's status means (status_t in kernel.h)."""
 
 _log = logging.getLogger(__name__)
+if _kernel is not None and getattr(_kernel, "FACE", 0) != FACE:
+    _log.warning("the native kernel was built from other sources and is not used; install gpu-train again")
+    _kernel = None
 Buffer = bytes | bytearray | memoryview
 
 

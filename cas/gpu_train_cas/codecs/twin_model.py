@@ -172,7 +172,7 @@ def _cost(counts: Array, stride: int) -> int:
 
 def group(counts: Array, stride: int) -> tuple[list[int], list[Array]]:
     """Merge neighbours among 256 rows of counts into at most 8: each group's first context, and its counts."""
-    least = max(int(counts.sum()) // 64, 64)
+    least = max(int(counts.sum()) // 1024, 64)
     starts: list[int] = []
     rows: list[Array] = []
     filled = 0

@@ -1,0 +1,236 @@
+/* Whole and sparse blocks of differences with AVX2. Included by lanes_avx2.h only. */
+
+/* ---- whole blocks: full groups where they lie, the last one through a padded copy ---- */
+
+/* Sparse blocks: the same, and words that are not 0 (top 0). */
+#define FOR_SPARSE(element, top, call)                    \
+    switch ((element) * 4 + (top)) {                      \
+    case 5 * 4 + 0: call(2, 0); break;                    \
+    case 6 * 4 + 0: call(4, 0); break;                    \
+    case 5 * 4 + 3: call(2, 3); break;                    \
+    case 6 * 4 + 2: call(4, 2); break;                    \
+    default: return UNHANDLED;                            \
+    }
+
+/* The loops with constants, for what this encoder makes of floats: others are left to plain C. */
+#define FOR_TOKENS(element, top, call)                    \
+    switch ((element) * 4 + (top)) {                      \
+    case 5 * 4 + 3: call(2, 3); break;                    \
+    case 6 * 4 + 2: call(4, 2); break;                    \
+    default: return UNHANDLED;                            \
+    }
+
+INLINE vec base_at(const uint8_t *base, size_t offset) { return base ? load(base + offset) : _mm256_setzero_si256(); }
+
+/* 64 differences as eight vectors of 32-bit lanes. */
+INLINE void differences64(const uint8_t *data, const uint8_t *base, int width, vec *z)
+{
+    for (size_t j = 0; j < 2 * (size_t)width; j++) {
+        vec x = load(data + 32 * j), y = base_at(base, 32 * j);
+        if (width == 4) {
+            z[j] = difference32(x, y);
+            continue;
+        }
+        vec d = difference16(x, y);
+        z[2 * j] = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(d));
+        z[2 * j + 1] = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(d, 1));
+    }
+}
+
+INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+                             uint8_t *tokens, raw_writer_t *stream)
+{
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
+    size_t i = 0, step = (size_t)width;
+    const uint8_t *data = b->data + at * step, *base = b->base ? b->base + at * step : NULL;
+    vec z[8];
+    for (; i + LANES <= count; i += LANES) {
+        differences64(data + i * step, base ? base + i * step : NULL, width, z);
+        tokens64(z, width == 4, top, tokens + i, &local);
+    }
+    if (i < count) {
+        uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
+        memcpy(x, data + i * step, (count - i) * step);
+        if (base)
+            memcpy(y, base + i * step, (count - i) * step);
+        differences64(x, y, width, z);
+        tokens64(z, width == 4, top, tokens + i, &local);
+    }
+    *stream = local;
+}
+
+static int fast_tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
+{
+#define CALL(W, T) tokens_make_with(b, at, count, W, T, tokens, w)
+    FOR_TOKENS(b->element, b->top, CALL)
+#undef CALL
+    return 0;
+}
+
+INLINE void tokens_undo_group(const uint8_t *tokens, const beside_t *beside, size_t at, const uint8_t *base, int width,
+                              unsigned top, uint8_t *out)
+{
+    for (size_t h = 0; h < 2; h++) {
+        vec z[4];
+        if (width == 2)
+            untokens16(tokens, beside, at + 32 * h, top, z);
+        else
+            untokens32(tokens, beside, at + 32 * h, top, z);
+        for (size_t j = 0; j < (size_t)width; j++) {
+            size_t offset = 32 * (h * (size_t)width + j);
+            vec y = base_at(base, offset);
+            store(out + offset, width == 2 ? undo16(z[j], y) : undo32(z[j], y));
+        }
+    }
+}
+
+/* `tokens` has room for whole groups. */
+INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+                            uint8_t *tokens, raw_reader_t *stream, uint8_t *out)
+{
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
+    size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
+    const uint8_t *base = b->base ? b->base + at * step : NULL;
+    beside_t beside;
+    out += at * step;
+    memset(tokens + count, 0, padded - count);
+    if (!beside_get(tokens, padded, width, top, &local, &beside))
+        return 0;
+    for (; i + LANES <= count; i += LANES)
+        tokens_undo_group(tokens, &beside, i, base ? base + i * step : NULL, width, top, out + i * step);
+    if (i < count) {
+        uint8_t x[4 * LANES], y[4 * LANES] = {0};
+        if (base)
+            memcpy(y, base + i * step, (count - i) * step);
+        tokens_undo_group(tokens, &beside, i, y, width, top, x);
+        memcpy(out + i * step, x, (count - i) * step);
+    }
+    *stream = local;
+    return 1;
+}
+
+static int fast_tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
+{
+#define CALL(W, T) return tokens_undo_with(b, at, count, W, T, tokens, r, out)
+    FOR_TOKENS(b->element, b->top, CALL)
+#undef CALL
+    return UNHANDLED;
+}
+
+/* Differences lie behind each other, with room for whole groups. */
+INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *stream)
+{
+    raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
+    size_t step = (size_t)width;
+    memset(values + count * step, 0, LANES * step);
+    for (size_t i = 0; i < count; i += LANES) {
+        vec z[8];
+        for (size_t j = 0; j < 8; j++)
+            z[j] = width == 4 ? load(values + i * step + 32 * j) : widen16(values + i * step + 16 * j);
+        tokens64(z, width == 4, top, tokens + i, &local);
+    }
+    *stream = local;
+}
+
+static int fast_values_make(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *w)
+{
+#define CALL(W, T) values_make_with(values, count, W, T, tokens, w)
+    FOR_TOKENS(width == 2 ? 5 : width == 4 ? 6 : 0, top, CALL)
+#undef CALL
+    return 0;
+}
+
+INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *stream, uint8_t *values)
+{
+    raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
+    size_t step = (size_t)width;
+    beside_t beside;
+    memset(tokens + count, 0, LANES);
+    for (size_t at = 0; at < count; at += CHUNK) {
+        size_t left = (count - at + LANES - 1) / LANES * LANES, chunk = left < CHUNK ? left : CHUNK;
+        if (!beside_get(tokens + at, chunk, width, top, &local, &beside))
+            return 0;
+        for (size_t i = 0; i < chunk; i += 32) {
+            vec z[4];
+            if (width == 2)
+                untokens16(tokens + at, &beside, i, top, z);
+            else
+                untokens32(tokens + at, &beside, i, top, z);
+            for (size_t j = 0; j < step; j++)
+                store(values + (at + i) * step + 32 * j, z[j]);
+        }
+    }
+    *stream = local;
+    return 1;
+}
+
+static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *r, uint8_t *values)
+{
+#define CALL(W, T) return values_undo_with(tokens, count, W, T, r, values)
+    FOR_TOKENS(width == 2 ? 5 : width == 4 ? 6 : 0, top, CALL)
+#undef CALL
+    return UNHANDLED;
+}
+
+/* ---- sparse blocks ---- */
+INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+                                  const uint8_t *contexts, uint64_t *flags, uint8_t *kept, uint8_t *values)
+{
+    size_t step = (size_t)width, differ = 0;
+    for (size_t i = 0; i < count; i += LANES) {
+        const uint8_t *data = b->data + (at + i) * step, *base = b->base && top ? b->base + (at + i) * step : NULL;
+        uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
+        uint64_t bits = 0;
+        if (i + LANES > count) {
+            memcpy(x, data, (count - i) * step);
+            if (base)
+                memcpy(y, base, (count - i) * step);
+            data = x;
+            base = y;
+        }
+        for (size_t j = 0; j < step; j++) { /* 64 bytes: 32 or 16 flags */
+            vec u[2];
+            for (size_t h = 0; h < 2; h++) {
+                vec v = load(data + 64 * j + 32 * h), w = base_at(base, 64 * j + 32 * h);
+                u[h] = width == 2 ? _mm256_cmpeq_epi16(v, w) : _mm256_cmpeq_epi32(v, w);
+            }
+            if (width == 2)
+                bits |= (uint64_t)(uint32_t)~_mm256_movemask_epi8(
+                            _mm256_permute4x64_epi64(_mm256_packs_epi16(u[0], u[1]), 0xd8)) << (32 * j);
+            else
+                bits |= (uint64_t)((~(signs(u[0]) | signs(u[1]) << 8)) & 0xffff) << (16 * j);
+        }
+        flags[i / LANES] = bits;
+        for (; bits; bits &= bits - 1) {
+            unsigned place = (unsigned)_tzcnt_u64(bits);
+            uint64_t value = element_load(data, place, width), of = base ? element_load(base, place, width) : 0;
+            element_store(values, differ, width, top ? difference(value, of, width, true) : value);
+            kept[differ++] = contexts[i + place];
+        }
+    }
+    return (ptrdiff_t)differ;
+}
+
+static ptrdiff_t fast_sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
+                                  uint8_t *kept, uint8_t *values)
+{
+#define CALL(W, T) return sparse_make_with(b, at, count, W, T, contexts, flags, kept, values)
+    FOR_SPARSE(b->element, b->top, CALL)
+#undef CALL
+    return UNHANDLED;
+}
+
+static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t count, uint8_t *kept)
+{
+    size_t differ = 0;
+    for (size_t at = 0; at < count; at += LANES)
+        for (uint64_t bits = flags[at / LANES]; bits; bits &= bits - 1)
+            kept[differ++] = groups[at + (unsigned)_tzcnt_u64(bits)];
+    return differ;
+}
+
+static int fast_sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
+{
+    (void)b, (void)count, (void)flags, (void)values, (void)out;
+    return UNHANDLED; /* a copy of the base with some elements changed: plain C is as good */
+}

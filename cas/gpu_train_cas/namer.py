@@ -147,7 +147,7 @@ class Namer:
         base = self._base(file.pairing, span)
         sibling = self._sibling(file, span, digest)
         against = None if base is None else Reference(base.digest, base.data)
-        encoded = encode(span.data, span.dtype, base=against, sibling=sibling)
+        encoded = encode(span.data, span.dtype, base=against, sibling=sibling, grid=file.pairing.grid_of(span))
         named = Named(span, digest, encoded)
         if base is not None and encoded.base is not None:
             self.relied.add(base.digest)

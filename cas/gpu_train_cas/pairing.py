@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from gpu_train_cas.chunking import Extent, Span, extents
 from gpu_train_cas.digest import HOLE, Digest
 from gpu_train_cas.errors import Damaged, NotFound, TooNew
-from gpu_train_cas.formats import Layout, Tensor
+from gpu_train_cas.formats import ITEM_BYTES, Layout, Tensor
 from gpu_train_cas.manifest import Manifest
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.tensorclass import TensorClass, class_of, class_of_run
@@ -136,6 +136,18 @@ class Pairing:
             return None
         shift = other - at.extent.start
         return span.start + shift, span.end + shift
+
+    def grid_of(self, span: Span) -> tuple[int, int] | None:
+        """Elements per row and the first element's column, of a span of a moment: its sizes go by rows and columns."""
+        at = self._at(span)
+        if at.tensor_class not in (TensorClass.EXP_AVG, TensorClass.EXP_AVG_SQ) or at.extent.tensor is None:
+            return None
+        (tensor,) = at.tensors
+        item, shift = ITEM_BYTES.get(tensor.dtype, 0), span.start - tensor.offset
+        if len(tensor.shape) < 2 or not item or shift % item:
+            return None
+        row = tensor.shape[-1]
+        return (row, shift // item % row) if row else None
 
     def _at(self, span: Span) -> _Found:
         return self._extents[bisect_right(self._starts, span.start) - 1]

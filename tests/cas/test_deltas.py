@@ -14,13 +14,16 @@ import numpy as np
 import pytest
 
 from gpu_train_cas import Added, Bases, Codec, Entry, Record, Store, TensorClass
+from gpu_train_cas.chunking import Span
 from gpu_train_cas.codecs import Encoded
 from gpu_train_cas.deltas import MAX_DEPTH, base_within
 from gpu_train_cas.digest import Digest, Kind, digest_of
 from gpu_train_cas.errors import Damaged, NotFound, SourceChanged
+from gpu_train_cas.formats import Layout, Tensor
 from gpu_train_cas.frame import FrameHeader, open_frame
 from gpu_train_cas.index import Location
 from gpu_train_cas.pack import PackReader, pack_path
+from gpu_train_cas.pairing import Pairing
 from gpu_train_cas.reader import MAX_CHAIN, Reader
 from gpu_train_cas.repair import rebuild_registry
 
@@ -648,3 +651,23 @@ def test_a_block_decoded_for_a_delta_is_proven_before_it_is_handed_out(tmp_path:
     sound = Reader([store.packs])
     sound.open(store.reader.lookup(done[1][1].root, b"model.safetensors")).pread(1 << 30, 0)
     assert digest_of(sound.block(location.base)) == location.base
+
+
+def test_spans_of_moments_know_their_rows_and_columns() -> None:
+    item, rows, row = 4, 700, 900
+    length = rows * row * item
+    names = ("state.0.exp_avg", "state.0.exp_avg_sq", "model.weight")
+    tensors = tuple(Tensor(n, "F32", (rows, row), 8 + i * length, length) for i, n in enumerate(names))
+    size = 8 + len(names) * length
+    pairing = Pairing(Layout("safetensors", tensors, {}), size, (), {})
+
+    def grid(tensor: int, at: int) -> tuple[int, int] | None:
+        start = tensors[tensor].offset + at
+        return pairing.grid_of(Span(start, start + MIB, "F32", memoryview(bytes(MIB))))
+
+    assert grid(0, 0) == grid(1, 0) == (row, 0)
+    assert grid(0, MIB) == grid(1, MIB) == (row, MIB // item % row)
+    assert grid(2, MIB) is None
+    flat = (Tensor("state.0.exp_avg", "F32", (rows * row,), 8, length),)
+    vector = Pairing(Layout("safetensors", flat, {}), 8 + length, (), {})
+    assert vector.grid_of(Span(8, 8 + MIB, "F32", memoryview(bytes(MIB)))) is None

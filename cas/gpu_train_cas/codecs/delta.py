@@ -15,7 +15,7 @@ SAVES = 0.97
 class Delta:
     """The entrant for a block whose tensor's earlier state is stored.
 
-    The base must not itself be a delta: the caller sees to it (cas/spec/codecs.md, Delta).
+    How deep deltas may lie on each other is the caller's affair (cas/spec/deltas.md).
     """
 
     codec = Codec.DELTA

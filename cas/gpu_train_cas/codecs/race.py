@@ -33,7 +33,8 @@ def encode(
     Args:
         block: any bytes; a memoryview must be contiguous and of format "B".
         dtype: the element type (see formats.ITEM_BYTES) where the block starts at an element of a tensor.
-        base: the same place of the tensor's earlier state, stored as anything but DELTA. Used when it helps.
+        base: the same place of the tensor's earlier state; how deep deltas may lie is the caller's affair
+            (cas/spec/deltas.md). Used when it helps.
         sibling: the same place of a tensor whose elements tell how large these may be: exp_avg_sq for exp_avg.
         grid: elements per row of the block's tensor, and the column of the block's first element. For moments above
             all: their sizes go by rows and columns.

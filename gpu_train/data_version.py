@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ from gpu_train.stat_cache import StatCache
 from gpu_train.tables import Jobs
 from gpu_train_cas import Digest, OnProgress, Record, Row, Store, Transaction
 from gpu_train_cas.errors import Damaged, NotFound, UsageError, mapped_os_errors
-from gpu_train_cas.filesystem import remove_if_there, sync_directory
+from gpu_train_cas.filesystem import replacing
 
 KIND = "data"
 MANIFEST_NAME = b"manifest.json"
@@ -358,17 +357,5 @@ def _changed_message(version: DataVersion, found: Difference) -> str:
 
 def _replace_file(target: Path, data: bytes) -> None:
     """Write a file whole and durable, or leave what is there."""
-    with mapped_os_errors(f"writing {target}"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(fd, "wb") as out:
-                out.write(data)
-                out.flush()
-                os.fchmod(fd, 0o644)
-                os.fsync(fd)
-            Path(temporary).replace(target)
-        except BaseException:
-            remove_if_there(Path(temporary))
-            raise
-        sync_directory(target.parent)
+    with mapped_os_errors(f"writing {target}"), replacing(target) as out:
+        out.write(data)

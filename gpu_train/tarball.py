@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import os
 import tarfile
-import tempfile
 from pathlib import Path
 from typing import IO
 
 from gpu_train_cas import Entry, EntryKind, File, Reader
 from gpu_train_cas.errors import Damaged
-from gpu_train_cas.filesystem import remove_if_there, sync_directory
+from gpu_train_cas.filesystem import replacing
 
 COMPRESSION = 6
 _READ_BYTES = 1 << 20
@@ -28,19 +26,8 @@ def write_tarball(reader: Reader, root: Entry, target: Path) -> None:
         Damaged, NotFound: when a block cannot be read.
         OSError: when the file cannot be written.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(fd, "wb") as out:
-            _write(reader, root, out)
-            out.flush()
-            os.fchmod(fd, 0o644)
-            os.fsync(fd)
-        Path(temporary).replace(target)
-    except BaseException:
-        remove_if_there(Path(temporary))
-        raise
-    sync_directory(target.parent)
+    with replacing(target) as out:
+        _write(reader, root, out)
 
 
 def _write(reader: Reader, root: Entry, out: IO[bytes]) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from gpu_train_cas.errors import UnsupportedHome
 
@@ -74,6 +77,27 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[IO[bytes]]:
+    """A file to write that becomes `target`, whole and durable, when the block ends; on an exception nothing changes.
+
+    The folder is made when it is not there. What was at `target` is replaced; the mode is 0644.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(fd, "wb") as out:
+            yield out
+            out.flush()
+            os.fchmod(fd, 0o644)
+            os.fsync(fd)
+        Path(temporary).replace(target)
+    except BaseException:
+        remove_if_there(Path(temporary))
+        raise
+    sync_directory(target.parent)
 
 
 def remove_if_there(path: Path) -> None:

@@ -1,16 +1,16 @@
 """gpu-train: keeps training runs reproducible: the code that ran, the data it read, the checkpoints it wrote.
 
-For a training script: `checkpoint_dir`, `load_dir`, `latest_checkpoint`, `commit`, `checkpoint`, `log`, `event`;
-they are light to import and work outside of a job too. For everything else: `run` starts a job, `Workspace` opens
-a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `load_tensors` its tensors, `data` keeps
-data versions.
+For a training script: `checkpoint_dir`, `load_dir`, `latest_checkpoint`, `commit`, `checkpoint`, `flush`, `log`,
+`event`; they are light to import and work outside of a job too. For everything else: `run` starts a job, `Workspace`
+opens a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `load_tensors` its tensors, `data`
+keeps data versions.
 
 Map of the modules, bottom up: `environment`, `home`, `config` (where things are and what is set); `step`, `ref`
 (names); `tables` (rows in the registry); `stat_cache`, `exclude`, `listing`, `git`, `code` (what ran) and
 `data_listing`, `sha256`, `data_manifest`, `data_version` (what it read); `model` (what it started from); `workspace`
 (all of that opened); `refresh`, `base` (what a checkpoint is stored against); `capture` (finding, pinning and storing
 checkpoints); `provider` (processes); `launch`, `lifecycle` (jobs from start to end);
-`active` (inside a job).
+`active` (inside a job), `complaint` (how it complains).
 
 Names are loaded when they are first used, so that `import gpu_train` costs a training script nothing.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpu_train import data
-    from gpu_train.active import checkpoint, checkpoint_dir, commit, event, load_dir, log
+    from gpu_train.active import checkpoint, checkpoint_dir, commit, event, flush, load_dir, log
     from gpu_train.code import CodeVersion, CodeVersions
     from gpu_train.config import Config, configure
     from gpu_train.data_version import DataVersion, DataVersions
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gpu_train.workspace import Workspace
 
 _HOMES = {
-    "gpu_train.active": ("checkpoint", "checkpoint_dir", "commit", "event", "load_dir", "log"),
+    "gpu_train.active": ("checkpoint", "checkpoint_dir", "commit", "event", "flush", "load_dir", "log"),
     "gpu_train.code": ("CodeVersion", "CodeVersions"),
     "gpu_train.config": ("Config", "configure"),
     "gpu_train.data_version": ("DataVersion", "DataVersions"),
@@ -91,6 +91,7 @@ __all__ = [
     "configure",
     "data",
     "event",
+    "flush",
     "import_checkpoints",
     "kill",
     "kill_all",

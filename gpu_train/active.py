@@ -4,8 +4,10 @@ Light on purpose: no engine, no third-party package. Inside a job everything is 
 by appending lines to files in the job's folder (`O_APPEND`, one write per line, so threads and processes
 may call at once); outside of a job folders still work and notes go nowhere.
 
-With several ranks only rank 0 speaks for the job: on the others `log`, `event` and `commit` do nothing, and
-`checkpoint` gives the same folder but leaves finishing it to rank 0.
+With several ranks only rank 0 speaks for the job: on the others `log`, `event`, `commit` and `flush` do nothing,
+and `checkpoint` gives the same folder but leaves finishing it to rank 0.
+
+Trouble on gpu-train's side, such as a full disk under the home, is logged once and never stops a training.
 """
 
 from __future__ import annotations
@@ -16,16 +18,26 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from itertools import count
 from numbers import Real
 from pathlib import Path
 
+from gpu_train.capture.answer import COMMITS, Answers
 from gpu_train.capture.pin import link_tree
+from gpu_train.complaint import complain
 from gpu_train.environment import JobEnvironment
 from gpu_train.home import Home
 
 OUTSIDE_DIR = "checkpoints"
 TEMPORARY = "tmp-"
 """What the name of a checkpoint begins with while `checkpoint` has it filled; capture takes no such name."""
+
+FLUSH_S = 600.0
+UNPINNED_S = 120.0
+"""How long `commit` waits for a checkpoint to be stored that it could not link: a delete would lose it until then."""
+
+_numbers_of_commits = count()
 
 
 def checkpoint_dir() -> Path:
@@ -63,7 +75,8 @@ def commit(
     """Say that a checkpoint, a file or a folder, is finished. Nothing may write to it afterwards.
 
     Inside a job its files are hard-linked aside before this returns (links cost no bytes), so that it is
-    captured even when it is deleted right away. It need not lie in the checkpoint folder.
+    captured even when it is deleted right away. It need not lie in the checkpoint folder; where it cannot be
+    linked, as from another filesystem, this returns once it is stored, at most after two minutes.
 
     Raises:
         FileNotFoundError: when there is nothing at `path`.
@@ -72,16 +85,38 @@ def commit(
     where = Path(os.path.abspath(path))
     if not where.exists():
         raise FileNotFoundError(f"checkpoint {where} does not exist; commit it after it was written")
-    line = {
-        "time_ns": time.time_ns(), "path": str(where), "step": _step(step), "metrics": _numbers(metrics or {}),
+    now = time.time_ns()
+    name = f"c{now}-{os.getpid()}-{next(_numbers_of_commits)}"
+    line: dict[str, object] = {
+        "time_ns": now, "id": name, "path": str(where), "step": _step(step), "metrics": _numbers(metrics or {}),
         "tags": {str(k): str(v) for k, v in (tags or {}).items()},
     }  # fmt: skip
     job = JobEnvironment.read()
     if job.home is None or job.job_id is None or not job.is_first_rank:
         return
-    pins = Home(job.home).pins(job.job_id) / f"c{line['time_ns']}-{os.getpid()}"
+    pins = Home(job.home).pins(job.job_id) / name
     line["pin"] = str(pins) if link_tree(where, pins / where.name) else None
-    _append("control", "commits.jsonl", line)
+    if _append("control", COMMITS, line) and line["pin"] is None:
+        complain("unpinned", f"{where} cannot be linked into {job.home}; such a commit waits until it is stored")
+        _answers(job.home, job.job_id).wait(UNPINNED_S, name)
+
+
+def flush(timeout_s: float = FLUSH_S) -> bool:
+    """Wait until everything that the job has committed so far is stored and verified; whether all of it is.
+
+    What is not is named in a warning of the logger "gpu_train". True at once outside of a job. A job need not
+    call it at its end: what was committed is stored before `gpu-train run` returns.
+    """
+    job = JobEnvironment.read()
+    if job.home is None or job.job_id is None or not job.is_first_rank:
+        return True
+    settled = _answers(job.home, job.job_id).wait(timeout_s)
+    for path, why in settled.lost:
+        complain(f"lost {path}", f"checkpoint {path} was committed but is not stored: {why}")
+    if settled.waiting:
+        paths = ", ".join(settled.waiting)
+        complain("waiting", f"not stored after {timeout_s:g} s: {paths}; they go on being stored in the background")
+    return settled.is_all_stored
 
 
 @contextmanager
@@ -174,11 +209,23 @@ def _step(step: object) -> int | None:
     raise ValueError(f"step {step!r} is no number")
 
 
-def _append(folder: str, file: str, line: Mapping[str, object]) -> None:
+def _append(folder: str, file: str, line: Mapping[str, object]) -> bool:
+    """Tell the agent; whether there is one to tell and it worked."""
     job = JobEnvironment.read()
     if job.home is None or job.job_id is None or not job.is_first_rank:
-        return
-    append_line(Home(job.home).artifacts(job.job_id) / folder / file, line)
+        return False
+    path = Home(job.home).artifacts(job.job_id) / folder / file
+    try:
+        append_line(path, line)
+    except OSError as e:
+        complain(f"append {file}", f"{path} cannot be written, so what the job reports is lost for now: {e}")
+        return False
+    return True
+
+
+@cache
+def _answers(home: Path, job_id: str) -> Answers:
+    return Answers(Home(home).control(job_id))
 
 
 def append_line(path: Path, line: Mapping[str, object]) -> None:

@@ -100,6 +100,7 @@ class Agent:
             self._hand_over(decision)
         else:
             self._ledger.committed_and_gone(commit.path)
+            self._reports.answer(commit, "it was deleted before its bytes could be kept")
 
     def _hand_over(self, decision: Decision) -> None:
         """Have a checkpoint stored, or enter it as gone."""
@@ -125,15 +126,18 @@ class Agent:
         if isinstance(result, Stored):
             candidate.discard()
             self._ledger.stored(outcome.finished, result)
+            self._reports.answer(candidate.commit)
         elif isinstance(result, SourceChanged):
             self._tracker.look_again(candidate)
             if outcome.finished.state == VERIFIED:
                 self._ledger.written_over(candidate, str(result))
+                self._reports.answer(candidate.commit, str(result))
         elif outcome.final:
             self._ledger.event(
                 "agent", f"storing {candidate.name} failed {outcome.attempt} times and is given up: {result!r}; "
                 f"what was pinned of it stays in {candidate.pin}", name=candidate.name,
             )  # fmt: skip
+            self._reports.answer(candidate.commit, f"storing it failed {outcome.attempt} times: {result!r}")
         elif outcome.attempt == 1:
             kind = "storage" if isinstance(result, StorageFull) else "agent"
             self._ledger.event(kind, f"storing {candidate.name} failed and is tried again: {result}")

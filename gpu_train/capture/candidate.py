@@ -22,13 +22,14 @@ FILES = "files"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What `gpu_train.commit` said. `pin` holds links that it made itself, when it could."""
+    """What `gpu_train.commit` said. `pin` holds links that it made itself, when it could; `id` is for the answer."""
 
     path: str
     pin: str | None = None
     step: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
 
 
 class Candidate:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from gpu_train.active import append_line
+from gpu_train.capture.answer import ANSWERS, COMMITS
 from gpu_train.capture.candidate import Commit
 from gpu_train.capture.tail import Tail
 from gpu_train.tables.event import Event
@@ -29,8 +31,9 @@ class Reports:
         self._workspace = workspace
         self._job_id = job_id
         logs, control = workspace.home.logs(job_id), workspace.home.control(job_id)
-        self._commits = Tail(control / "commits.jsonl", _number(control / "commits.read"))
+        self._commits = Tail(control / COMMITS, _number(control / "commits.read"))
         self._commits_read = control / "commits.read"
+        self._answers = control / ANSWERS
         with workspace.store.registry.read() as txn:
             metrics, events = workspace.metrics.read_to(txn, job_id), workspace.events.read_to(txn, job_id)
         self._metrics = Tail(logs / "metrics.jsonl", metrics)
@@ -38,8 +41,12 @@ class Reports:
         self._taken = 0.0
 
     def commits(self) -> Iterator[Commit]:
-        """The commits that the job announced since the last call."""
-        for line, end in self._commits.read():
+        """The commits that the job announced since the last call; what it logged before them has been taken by then."""
+        lines = list(self._commits.read())
+        if lines:
+            with suppress(StorageFull):
+                self.take(now=True)
+        for line, end in lines:
             commit = _commit(line)
             if commit is not None:
                 yield commit
@@ -53,6 +60,14 @@ class Reports:
             return self._commits.path.stat().st_size > self._commits.offset and not self._cut_short()
         except OSError:
             return False
+
+    def answer(self, commit: Commit | None, why_lost: str = "") -> None:
+        """Tell the job what became of a commit: it is stored, or why it never will be."""
+        if commit is None or not commit.id:
+            return
+        line = {"commit": commit.id, "stored": not why_lost} | ({"why": why_lost} if why_lost else {})
+        with suppress(OSError):
+            append_line(self._answers, line)
 
     def take(self, *, now: bool = False) -> None:
         """Bring new metrics and events into the registry, if it is time or `now`.
@@ -126,7 +141,7 @@ def _commit(line: Mapping[str, Any]) -> Commit | None:
     tags = line.get("tags")
     return Commit(
         path, _text(line.get("pin")) or None, _step(line.get("step")), _numbers(line.get("metrics")),
-        {str(k): str(v) for k, v in tags.items()} if isinstance(tags, dict) else {},
+        {str(k): str(v) for k, v in tags.items()} if isinstance(tags, dict) else {}, _text(line.get("id")),
     )  # fmt: skip
 
 

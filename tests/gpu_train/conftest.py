@@ -138,7 +138,8 @@ def launch(home: Path, tmp_path: Path) -> Iterator[Launcher]:
     launcher.env = {
         "GPU_TRAIN_CAPTURE_SCAN_S": "0.02",
         "GPU_TRAIN_CAPTURE_SETTLE_S": "0.5",
-        "PYTHONPATH": str(KIT / "trainers"),  # so that scripts can import `writing`
+        # So that scripts can import `writing`, and the gpu_train that is under test.
+        "PYTHONPATH": os.pathsep.join([str(KIT / "trainers"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
     }
     yield launcher
     launcher.close()

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 import gpu_train
+from gpu_train.active import append_line
+from gpu_train.capture.answer import Answers
 from gpu_train.home import Home
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has been complained about yet in this process."""
+    monkeypatch.setattr("gpu_train.complaint._said", set())
 
 
 @pytest.fixture
@@ -48,6 +56,7 @@ def test_outside_of_a_job_everything_still_works(tmp_path: Path, home: Path, mon
         (path / "w.bin").write_bytes(b"w")
     assert (tmp_path / "checkpoints" / "checkpoint-3" / "w.bin").read_bytes() == b"w"
     gpu_train.commit(tmp_path / "checkpoints" / "checkpoint-3")
+    assert gpu_train.flush()
     assert not home.exists()
 
 
@@ -137,6 +146,48 @@ def test_a_checkpoint_replaces_one_of_its_name(job: Path) -> None:
     assert (job / "checkpoints" / "mine" / "w.bin").read_bytes() == b"new"
 
 
+def test_trouble_on_our_side_is_said_once_and_stops_no_training(job: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (job / "checkpoints").mkdir(parents=True)
+    (job / "logs").touch()  # no folder: nothing can be written below it
+    (job / "control").touch()
+    (job / "pins").touch()
+    for step in (1, 2):
+        gpu_train.log({"loss": 1.0}, step=step)
+        gpu_train.event("x")
+        with gpu_train.checkpoint(step=step) as path:
+            (path / "w.bin").write_bytes(b"w")
+    assert sorted(p.name for p in (job / "checkpoints").iterdir()) == ["checkpoint-1", "checkpoint-2"]
+    assert [(r.name, r.levelname) for r in caplog.records] == [("gpu_train", "WARNING")] * 3
+    assert "metrics.jsonl cannot be written" in caplog.text
+
+
+def test_flush_knows_what_is_stored_waiting_and_lost(job: Path, caplog: pytest.LogCaptureFixture) -> None:
+    out = gpu_train.checkpoint_dir()
+    for name in ("one.pt", "two.pt", "three.pt"):
+        (out / name).write_bytes(b"w")
+        gpu_train.commit(out / name)
+    one, two, three = (line["id"] for line in lines(job / "control" / "commits.jsonl"))
+    answers = job / "control" / "answers.jsonl"
+    append_line(answers, {"commit": one, "stored": True})
+    append_line(answers, {"commit": two, "stored": False, "why": "it changed"})
+    assert not gpu_train.flush(0)
+    assert f"{out}/two.pt was committed but is not stored: it changed" in caplog.text
+    assert f"not stored after 0 s: {out}/three.pt;" in caplog.text
+    thread = threading.Thread(target=append_line, args=(answers, {"commit": three, "stored": True}))
+    thread.start()
+    assert gpu_train.flush()  # the loss has been told
+    thread.join()
+
+
+def test_an_answer_that_is_read_before_its_commit_counts(job: Path) -> None:
+    answers = Answers(job / "control")
+    append_line(job / "control" / "answers.jsonl", {"commit": "c1", "stored": True})
+    assert answers.wait(0).is_all_stored
+    append_line(job / "control" / "commits.jsonl", {"id": "c1", "path": "/x"})
+    append_line(job / "control" / "commits.jsonl", {"path": "/of-an-earlier-version"})
+    assert answers.wait(0).is_all_stored
+
+
 @pytest.mark.parametrize("arguments", [{}, {"name": "a/b"}, {"name": ".."}, {"name": ""}])
 def test_names_that_a_checkpoint_cannot_have(job: Path, arguments: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="checkpoint"), gpu_train.checkpoint(**arguments):  # type: ignore[arg-type]
@@ -151,6 +202,7 @@ def test_only_the_first_rank_speaks(job: Path, monkeypatch: pytest.MonkeyPatch) 
     with gpu_train.checkpoint(step=1) as path:
         (path / "rank1.bin").write_bytes(b"1")
     gpu_train.commit(path)
+    assert gpu_train.flush(0)
     assert path == job / "checkpoints" / "tmp-checkpoint-1"
     assert path.is_dir()
     monkeypatch.setenv("RANK", "0")
@@ -169,7 +221,9 @@ gpu_train.log({"loss": 1}, step=1)
 gpu_train.event("x")
 with gpu_train.checkpoint(step=1) as path:
     (path / "w").write_bytes(b"w")
+gpu_train.flush(0)
 heavy = {"numpy", "lmdb", "zstandard", "msgpack", "blake3", "gpu_train_cas", "subprocess", "asyncio"}
+heavy |= {"torch", "transformers", "lightning", "pytorch_lightning", "accelerate", "fsspec"}
 print(sorted(heavy & sys.modules.keys()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -7,6 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 import gpu_train
 from gpu_train import Workspace
 from gpu_train.process import boot_id, module_command, module_environment
@@ -170,6 +172,57 @@ def test_a_later_commit_improves_the_row_that_is_there(launch, home, eventually)
     assert run.finish()[0] == 0
     (row,) = rows(home, run.job_id)
     assert (row.step, row.proof, row.metrics, row.tags) == (9, "explicit", {"loss": 0.5}, {"good": "yes"})
+
+
+def test_flush_returns_when_all_that_was_committed_is_stored(launch, home) -> None:
+    run = launch.script("""
+        import os
+        import gpu_train
+        from gpu_train.active import append_line
+        from writing import safetensors
+
+        job = os.environ["GPU_TRAIN_JOB_ID"]
+        gpu_train.log({"loss": 0.5}, step=1)
+        for step in (2, 3):
+            with gpu_train.checkpoint(step=step) as path:
+                (path / "model.safetensors").write_bytes(safetensors(step))
+        print(gpu_train.flush())
+        with gpu_train.Workspace.open() as workspace:
+            print([(c.name, c.state, dict(c.metrics)) for c in workspace.checkpoints.list(job)])
+        control = gpu_train.checkpoint_dir().parent / "control"
+        append_line(control / "commits.jsonl", {"id": "x", "path": "/nowhere/checkpoint-9"})
+        print(gpu_train.flush())
+    """)
+    code, out, err = run.finish()
+    assert code == 0, err
+    first, stored, second = out.decode().splitlines()
+    assert (first, second) == ("True", "False")
+    assert stored == str([(f"checkpoint-{n}", "verified", {"loss": 0.5}) for n in (3, 2)])
+    assert b"/nowhere/checkpoint-9 was committed but is not stored: it was deleted" in err
+
+
+def test_a_commit_from_another_filesystem_may_be_deleted_at_once(launch, home, tmp_path) -> None:
+    shm = Path("/dev/shm")
+    if not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("no second filesystem here")
+    run = launch.script("""
+        import shutil, tempfile
+        from pathlib import Path
+        import gpu_train
+        from writing import safetensors
+
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
+            for step in (1, 2, 3):
+                path = Path(scratch, f"checkpoint-{step}")
+                path.mkdir()
+                (path / "model.safetensors").write_bytes(safetensors(step))
+                gpu_train.commit(path)
+                shutil.rmtree(path)
+    """)
+    code, _, err = run.finish()
+    assert code == 0, err
+    assert err.count(b"such a commit waits until it is stored") == 1
+    assert states(home, run.job_id) == [(f"checkpoint-{n}", "verified", "explicit") for n in (1, 2, 3)]
 
 
 def test_names_of_all_kinds(launch, home) -> None:

@@ -83,10 +83,10 @@ class Agent:
             self._finish(end)
 
     def _turn(self, **ended: Any) -> None:
-        """One round: what was said, what is there, what is decided, what came of it."""
-        for commit in self._reports.commits():
-            self._take(commit)
+        """One round: what is there, what was said, what is decided, what came of it."""
         self._tracker.look()
+        for commit in self._reports.commits():  # those of contents before what was seen now come first
+            self._take(commit)
         for decision in self._tracker.decide(**ended):
             self._hand_over(decision)
         for outcome in self._worker.outcomes():

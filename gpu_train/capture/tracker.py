@@ -112,12 +112,7 @@ class Tracker:
             os.path.basename(commit.path) if name.startswith("..") else name, commit.path, found.shape,
             found.members, live.inode if live else found.inode,
         )  # fmt: skip
-        key = key_of(known)
-        earlier = self._open.pop(key, None)
-        if earlier is not None and earlier.files <= set(found.members.values()):
-            earlier.discard()
-        elif earlier is not None:
-            self._left.append(earlier)
+        self._make_way(key_of(known), set(found.members.values()), live, now)
         candidate = Candidate(known, self._pin_path(), now, time.time_ns())
         candidate.commit = commit
         if source and commit.pin:
@@ -163,6 +158,28 @@ class Tracker:
         for pin in _folders(self.pins):
             if not pin.name.isdecimal():
                 shutil.rmtree(pin, ignore_errors=True)
+
+    def _make_way(self, key: Key, committed: set[Member], live: Found | None, now: float) -> None:
+        """Stop watching what a commit of this name is the last word on; what is there now may be newer than that."""
+        inodes = {(m.dev, m.ino) for m in committed}
+
+        def is_part(candidate: Candidate) -> bool:  # the same files, perhaps seen while they were being written
+            files = {(m.dev, m.ino) for m in candidate.files}
+            return bool(files) and files <= inodes
+
+        for candidate in [c for c in self._left if c.key == key and is_part(c)]:
+            self._left.remove(candidate)
+            candidate.discard()
+        earlier = self._open.get(key)
+        is_newer = live and not committed.issuperset((live.members or {}).values())
+        if earlier is None or (live and is_newer and earlier.shares_with(live)):
+            return
+        del self._open[key]
+        if is_part(earlier):
+            earlier.discard()
+        else:
+            earlier.absent_since = now
+            self._left.append(earlier)
 
     def _known(self) -> dict[str, tuple[int, int, int]]:
         """Folders that need no look inside; by turns one of them gets it all the same."""

@@ -292,6 +292,64 @@ def test_a_commit_with_links_of_its_own(watch: Watch) -> None:
     assert list(watch.pins.iterdir()) == []
 
 
+def commit(watch: Watch, path: Path, number: int) -> Commit:
+    """What `gpu_train.commit` would say of a file now, its link made."""
+    pin = watch.pins / f"c{number}"
+    assert link_tree(path, pin / path.name)
+    return Commit(str(path), str(pin), number)
+
+
+def replace(watch: Watch, name: str, data: bytes) -> Path:
+    """Write a file as Lightning does: elsewhere, then moved over the old one."""
+    os.rename(watch.write(".moving", data), watch.root / name)
+    return watch.root / name
+
+
+def test_commits_of_a_replaced_file_and_a_look_in_between(watch: Watch) -> None:
+    first = commit(watch, replace(watch, "last.ckpt", safetensors(1)), 1)
+    path = replace(watch, "last.ckpt", safetensors(2))
+    watch.tracker.look()  # sees the second one before the first one's commit is read
+    second = commit(watch, path, 2)
+    third = commit(watch, replace(watch, "last.ckpt", safetensors(3)), 3)
+    for one in (first, second, third):
+        decision = watch.tracker.take_commit(one)
+        assert decision is not None
+        assert (decision.candidate.base() / "last.ckpt").read_bytes() == safetensors(one.step or 0)
+    assert watch.settle() == []
+    assert len(list(watch.pins.iterdir())) == 3
+
+
+def test_a_commit_read_late_leaves_the_newer_content_to_be_taken(watch: Watch) -> None:
+    first = commit(watch, replace(watch, "last.ckpt", safetensors(1)), 1)
+    replace(watch, "last.ckpt", safetensors(2))
+    watch.tracker.look()
+    assert watch.tracker.take_commit(first) is not None
+    (decision,) = watch.tracker.decide()
+    assert said(decision) == "last.ckpt: files"
+    assert (decision.candidate.base() / "last.ckpt").read_bytes() == safetensors(2)
+    assert watch.settle() == []
+
+
+def test_what_was_seen_while_it_was_written_is_part_of_its_commit(watch: Watch) -> None:
+    path = watch.write("last.ckpt", safetensors()[:40])
+    assert watch.turn() == []
+    with open(path, "ab") as file:
+        file.write(safetensors()[40:])
+    assert watch.tracker.take_commit(commit(watch, path, 1)) is not None
+    assert watch.settle() == []
+    assert len(list(watch.pins.iterdir())) == 1
+
+
+def test_content_that_a_commit_replaces_is_still_decided(watch: Watch) -> None:
+    watch.write("checkpoint-5/model.safetensors", safetensors(1))
+    watch.turn()
+    shutil.rmtree(watch.root / "checkpoint-5")
+    watch.write("checkpoint-5/model.safetensors", safetensors(2))
+    decision = watch.tracker.take_commit(commit(watch, watch.root / "checkpoint-5", 1))
+    assert decision is not None
+    assert watch.settle() == ["checkpoint-5: files"]
+
+
 def test_a_commit_of_what_is_not_there(watch: Watch) -> None:
     assert watch.tracker.take_commit(Commit(str(watch.root / "nothing"))) is None
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Any, Protocol, Self
 
 import msgpack
 from blake3 import blake3
+
+from gpu_train_cas.filesystem import replacing
 
 RACY_NS = 2_000_000_000
 """How long before a reading a change makes it untrustworthy: the coarsest tick in use (FAT)."""
@@ -154,18 +155,10 @@ class StatCache:
     def _write(self) -> None:
         paths: Mapping[bytes, list[Any]] = {p: [*signature, v] for p, (signature, v) in self._known.items()}
         body = msgpack.packb([self._root, self.whole, paths])
-        temporary = None
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            fd, temporary = tempfile.mkstemp(prefix=self._file.name, suffix=".tmp", dir=self._file.parent)
-            with os.fdopen(fd, "wb") as out:
+        with contextlib.suppress(OSError):
+            with replacing(self._file, mode=0o600, durable=False) as out:
                 out.write(_MAGIC + blake3(body).digest() + body)
-            Path(temporary).replace(self._file)
             _forget_unused(self._file.parent)
-        except OSError:
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    Path(temporary).unlink()
 
 
 def _forget_unused(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,7 +68,7 @@ class Destination:
     @contextmanager
     def work_folder(self) -> Iterator[tuple[bytes, int]]:
         """A new folder on the same filesystem, its name and descriptor; what is left of it at the end is removed."""
-        name = b"%s.partial-%s" % (self.name[:200], secrets.token_hex(6).encode())
+        name = b"%s.partial-%s" % (self.name[:200], os.urandom(6).hex().encode())
         os.mkdir(name, 0o700, dir_fd=self.fd)
         fd = os.open(name, FOLDER_FLAGS, dir_fd=self.fd)
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,24 +79,28 @@ def sync_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing(target: Path) -> Iterator[IO[bytes]]:
+def replacing(target: Path, *, mode: int = 0o644, durable: bool = True) -> Iterator[IO[bytes]]:
     """A file to write that becomes `target`, whole and durable, when the block ends; on an exception nothing changes.
 
-    The folder is made when it is not there. What was at `target` is replaced; the mode is 0644.
+    The folder is made when it is not there. What was at `target` is replaced. What is not `durable` is not
+    pushed to the disk: after a crash of the machine the file may be the old one, empty or gone.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    temporary = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as out:
             yield out
             out.flush()
-            os.fchmod(fd, 0o644)
-            os.fsync(fd)
-        Path(temporary).replace(target)
+            os.fchmod(fd, mode)
+            if durable:
+                os.fsync(fd)
+        temporary.replace(target)
     except BaseException:
-        remove_if_there(Path(temporary))
+        remove_if_there(temporary)
         raise
-    sync_directory(target.parent)
+    if durable:
+        sync_directory(target.parent)
 
 
 def remove_if_there(path: Path) -> None:

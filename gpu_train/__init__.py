@@ -17,8 +17,9 @@ Names are loaded when they are first used, so that `import gpu_train` costs a tr
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gpu_train_cas.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gpu_train import data
@@ -40,32 +41,6 @@ if TYPE_CHECKING:
     from gpu_train.tables import Checkpoint, Event, Job, Metric
     from gpu_train.tensors import load_tensors
     from gpu_train.workspace import Workspace
-
-_HOMES = {
-    "gpu_train.active": ("checkpoint", "checkpoint_dir", "commit", "event", "flush", "load_dir", "log"),
-    "gpu_train.code": ("CodeVersion", "CodeVersions"),
-    "gpu_train.config": ("Config", "configure"),
-    "gpu_train.data_version": ("DataVersion", "DataVersions"),
-    "gpu_train.difference": ("Difference",),
-    "gpu_train.errors": ("DataChanged",),
-    "gpu_train.file": ("CheckpointFile", "latest_checkpoint", "open_file"),
-    "gpu_train.home": ("Home",),
-    "gpu_train.importer": ("import_checkpoints",),
-    "gpu_train.launch": ("run",),
-    "gpu_train.lifecycle": ("kill", "kill_all", "reconcile", "stop"),
-    "gpu_train.model": ("Model", "Models"),
-    "gpu_train.ref": ("Ref",),
-    "gpu_train.step": ("natural_key", "step_of"),
-    "gpu_train.tables": ("Checkpoint", "Event", "Job", "Metric"),
-    "gpu_train.tensors": ("load_tensors",),
-    "gpu_train.workspace": ("Workspace",),
-}
-_MODULES = ("data",)
-"""Modules that are used by their own name, as in `gpu_train.data.register`."""
-
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_OTHER_NAMES = {"open": "open_file"}
-"""Names that a module would hide a builtin with, and what they are called there."""
 
 __all__ = [
     "Checkpoint",
@@ -107,18 +82,27 @@ __all__ = [
     "stop",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"gpu_train.{name}")
-    own_name = _OTHER_NAMES.get(name, name)
-    module = _HOME_OF.get(own_name)
-    if module is None:
-        raise AttributeError(f"module 'gpu_train' has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), own_name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "gpu_train.active": ("checkpoint", "checkpoint_dir", "commit", "event", "flush", "load_dir", "log"),
+        "gpu_train.code": ("CodeVersion", "CodeVersions"),
+        "gpu_train.config": ("Config", "configure"),
+        "gpu_train.data_version": ("DataVersion", "DataVersions"),
+        "gpu_train.difference": ("Difference",),
+        "gpu_train.errors": ("DataChanged",),
+        "gpu_train.file": ("CheckpointFile", "latest_checkpoint", "open_file"),
+        "gpu_train.home": ("Home",),
+        "gpu_train.importer": ("import_checkpoints",),
+        "gpu_train.launch": ("run",),
+        "gpu_train.lifecycle": ("kill", "kill_all", "reconcile", "stop"),
+        "gpu_train.model": ("Model", "Models"),
+        "gpu_train.ref": ("Ref",),
+        "gpu_train.step": ("natural_key", "step_of"),
+        "gpu_train.tables": ("Checkpoint", "Event", "Job", "Metric"),
+        "gpu_train.tensors": ("load_tensors",),
+        "gpu_train.workspace": ("Workspace",),
+    },
+    renamed={"open": "open_file"},  # within its module that name would hide the builtin
+    modules=("data",),
+)

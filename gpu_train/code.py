@@ -18,18 +18,20 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_train.config import Config
-from gpu_train.difference import Difference, tree_difference
 from gpu_train.exclude import Excludes
 from gpu_train.git import GitFacts, git_facts
 from gpu_train.home import Home
 from gpu_train.listing import LeftOut, Listing, list_folder
 from gpu_train.stat_cache import StatCache, signature_of
-from gpu_train.tarball import write_tarball
 from gpu_train_cas import Digest, OnProgress, Record, Row, Store, Transaction, Txn
 from gpu_train_cas.digest import DIGEST_BYTES
 from gpu_train_cas.errors import Damaged, GpuTrainError, NotFound, SourceChanged, UsageError, mapped_os_errors
+
+if TYPE_CHECKING:
+    from gpu_train.difference import Difference
 
 KIND = "code"
 ID_DIGITS = 16
@@ -168,6 +170,8 @@ class CodeVersions:
             NotFound, UsageError: as for `get`.
             Damaged, StorageFull: as their cause says; an older export stays as it was then.
         """
+        from gpu_train.tarball import write_tarball  # noqa: PLC0415
+
         name, row = self._find(prefix)
         _, record = self._record(row)
         target = self._home.code / f"{name}.tar.gz"
@@ -181,6 +185,8 @@ class CodeVersions:
         Raises:
             NotFound, UsageError: as for `get`.
         """
+        from gpu_train.difference import tree_difference  # noqa: PLC0415
+
         (_, before), (_, after) = self._find(old), self._find(new)
         return tree_difference(self._store.reader, self._record(before)[1].root, self._record(after)[1].root)
 

@@ -8,20 +8,18 @@ checked, its name must be known.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
-import tomllib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu_train import environment
 from gpu_train.home import Home
+from gpu_train.spelling import near
 from gpu_train_cas.errors import UsageError
 
 PROJECT_FILE = "gpu-train.toml"
@@ -29,8 +27,7 @@ DEFAULT_ORIGIN = "default"
 CONFIGURED_ORIGIN = "gpu_train.configure"
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(NamedTuple):
     """`[defaults]`: what holds when a command or call says nothing.
 
     Attributes:
@@ -58,8 +55,7 @@ class Defaults:
     bt_aliases: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(NamedTuple):
     """`[capture]`: how checkpoints are found and stored.
 
     Attributes:
@@ -73,8 +69,7 @@ class Capture:
     retry_s: float = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """`[run]`: how jobs are ended.
 
     Attributes:
@@ -84,8 +79,7 @@ class Run:
     interrupt_grace_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sinks:
+class Sinks(NamedTuple):
     """`[sinks]`: destinations outside.
 
     Attributes:
@@ -97,13 +91,12 @@ class Sinks:
     logs: tuple[str, ...] = ()
 
 
-SECTIONS: Mapping[str, type] = {"defaults": Defaults, "capture": Capture, "run": Run, "sinks": Sinks}
+SECTIONS: Mapping[str, Any] = {"defaults": Defaults, "capture": Capture, "run": Run, "sinks": Sinks}
 LISTS = ("credentials",)
 """Tables that are lists of tables, kept as written; whoever uses them checks them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting in force: `key` is "section.name", `origin` a file, a variable, or "default"."""
 
     key: str
@@ -158,9 +151,9 @@ class Config:
         """Every setting with its value and origin, section by section."""
         for name in SECTIONS:
             section = getattr(self, name)
-            for item in dataclasses.fields(section):
-                key = f"{name}.{item.name}"
-                yield Setting(key, getattr(section, item.name), self.origin(key))
+            for field_name, value in section._asdict().items():
+                key = f"{name}.{field_name}"
+                yield Setting(key, value, self.origin(key))
 
     def as_environment(self) -> dict[str, str]:
         """Variables by which another process gets the settings that only this one knows."""
@@ -229,6 +222,8 @@ def _from_file(path: Path) -> Layer:
         return {}
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f"{path}: cannot be read: {e}") from e
+    import tomllib  # noqa: PLC0415  most homes and projects have no settings of their own
+
     try:
         return _checked(tomllib.loads(text), str(path))
     except tomllib.TOMLDecodeError as e:
@@ -238,10 +233,10 @@ def _from_file(path: Path) -> Layer:
 def _from_environment(env: Mapping[str, str]) -> Layer:
     layer: Layer = {}
     for name, section in SECTIONS.items():
-        for key, kind in field_types(section).items():
+        for key in section._fields:
             variable = variable_of(f"{name}.{key}")
             if variable in env:
-                layer[f"{name}.{key}"] = (_parsed(env[variable], kind, variable), variable)
+                layer[f"{name}.{key}"] = (_parsed(env[variable], field_types(section)[key], variable), variable)
     return layer
 
 
@@ -266,7 +261,7 @@ def _checked(raw: Mapping[str, Any], source: str) -> Layer:
 
 
 @cache
-def field_types(section: type) -> Mapping[str, Any]:
+def field_types(section: Any) -> Mapping[str, Any]:
     """The settings of a section and their types."""
     return typing.get_type_hints(section)
 
@@ -328,5 +323,5 @@ def _kind_of(value: Any) -> str:
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
-    near = get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+    meant = near(name, known, 1)
+    return f"; did you mean {meant[0]!r}?" if meant else f"; known are {', '.join(known)}"

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from pathlib import Path
 
 from gpu_train.data_listing import DataListing, list_data
@@ -27,6 +26,7 @@ from gpu_train.environment import JobEnvironment
 from gpu_train.errors import DataChanged
 from gpu_train.home import Home
 from gpu_train.sha256 import ToHash, hash_files
+from gpu_train.spelling import near
 from gpu_train.stat_cache import StatCache
 from gpu_train.tables import Jobs
 from gpu_train_cas import Digest, OnProgress, Record, Row, Store, Transaction
@@ -314,8 +314,8 @@ class DataVersions:
 
     def _near(self, name: str) -> str:
         names = sorted({_names_of(key)[0] for key, _ in self._rows(None)})
-        near = get_close_matches(name, names, 3)
-        return f"did you mean {', '.join(near)}?" if near else "`gpu-train data` lists what there is"
+        meant = near(name, names)
+        return f"did you mean {', '.join(meant)}?" if meant else "`gpu-train data` lists what there is"
 
 
 def check_name(name: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_train import environment
+from gpu_train_cas.errors import UsageError
 
 DEFAULT = "~/.gpu-train"
 
@@ -41,8 +42,6 @@ class Home:
         what = "is not a folder"
         if there.is_symlink() and not there.exists():
             what = f"is a link to {os.readlink(there)}, which is not there"
-        from gpu_train_cas.errors import UsageError  # noqa: PLC0415  loads the engine, which a training must not
-
         raise UsageError(
             f"{self.root} cannot be the home: {there} {what}; set GPU_TRAIN_HOME to a folder, "
             "or to where one can be made"

@@ -122,12 +122,12 @@ def _put_job(workspace: Workspace, job: Job, txn: Transaction) -> None:
 
 def _job(workspace: Workspace, text: str, source: Path) -> tuple[Job, bool]:
     """The job of that id or name, or a new one that is not written yet; whether it is new."""
-    try:
-        return workspace.jobs.find(text), False
-    except NotFound:
-        now = time.time_ns()
-        job = Job(
-            new_id(clean_name(text)), text, workspace.config.defaults.project, "finished", provider="import",
-            cwd=str(source), created_ns=now, started_ns=now, ended_ns=now,
-        )  # fmt: skip
-        return job, True
+    found = workspace.jobs.look_up(text)
+    if found is not None:
+        return found, False
+    now = time.time_ns()
+    job = Job(
+        new_id(clean_name(text)), text, workspace.config.defaults.project, "finished", provider="import",
+        cwd=str(source), created_ns=now, started_ns=now, ended_ns=now,
+    )  # fmt: skip
+    return job, True

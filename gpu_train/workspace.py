@@ -5,15 +5,20 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from gpu_train.code import CodeVersions
 from gpu_train.config import Config
-from gpu_train.data_version import DataVersions
 from gpu_train.home import Home
-from gpu_train.model import Models
 from gpu_train.tables import Checkpoints, Events, Jobs, Metrics
-from gpu_train_cas import Store
+from gpu_train_cas.store import Store
+
+if TYPE_CHECKING:
+    from gpu_train.code import CodeVersions
+    from gpu_train.data_version import DataVersions
+    from gpu_train.model import Models
+
+TABLES = ("jobs", "checkpoints", "checkpoint_places", "metrics", "events", "code", "data")
+"""The library's tables. They are opened together: one by one, each would cost a new home a synced transaction."""
 
 
 class Workspace:
@@ -23,13 +28,11 @@ class Workspace:
         self.home = home
         self.config = config
         self.store = store
+        store.registry.open_tables(TABLES)
         self.jobs = Jobs(store.registry, store.transaction)
         self.checkpoints = Checkpoints(store.registry, store.transaction, self.jobs, self._best_metric)
         self.metrics = Metrics(store.registry)
         self.events = Events(store.registry)
-        self.code = CodeVersions(home, config, store)
-        self.data = DataVersions(home, store, self.jobs)
-        self.models = Models(home, store)
 
     @classmethod
     def open(
@@ -48,6 +51,29 @@ class Workspace:
         home = Home.locate(home.root if isinstance(home, Home) else home)
         config = Config.load(home, cwd=cwd)
         return cls(home, config, Store.open(home.root, create=create, read_only=read_only))
+
+    # Few programs need these, and none is loaded without.
+
+    @cached_property
+    def code(self) -> CodeVersions:
+        """The code versions."""
+        from gpu_train.code import CodeVersions  # noqa: PLC0415
+
+        return CodeVersions(self.home, self.config, self.store)
+
+    @cached_property
+    def data(self) -> DataVersions:
+        """The data versions."""
+        from gpu_train.data_version import DataVersions  # noqa: PLC0415
+
+        return DataVersions(self.home, self.store, self.jobs)
+
+    @cached_property
+    def models(self) -> Models:
+        """The registered models."""
+        from gpu_train.model import Models  # noqa: PLC0415
+
+        return Models(self.home, self.store)
 
     def _best_metric(self) -> tuple[str, str]:
         return self.config.defaults.best_metric, self.config.defaults.best_mode

@@ -18,9 +18,9 @@ from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.compaction import PackUse, usage
 from gpu_train_cas.digest import Digest, Kind
 from gpu_train_cas.errors import Damaged, TooNew
+from gpu_train_cas.folders import Folders
 from gpu_train_cas.frame import HEADER_BYTES, FetchBlock, open_frame
 from gpu_train_cas.index import Location
-from gpu_train_cas.ingest import Folders
 from gpu_train_cas.pack import PackReader, pack_path
 from gpu_train_cas.progress import Meter, OnProgress
 from gpu_train_cas.reader import Reader

@@ -11,15 +11,20 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
-
-from pyfastcdc import FastCDC
+from typing import TYPE_CHECKING
 
 from gpu_train_cas.errors import SourceChanged
 from gpu_train_cas.formats import ITEM_BYTES, Layout, Source, Tensor
 
+if TYPE_CHECKING:
+    from pyfastcdc import FastCDC
+
 BLOCK_BYTES = 1 << 20
 """A block holds at most so many bytes."""
+MIN_CUT_BYTES = 64 << 10
+"""Where the content decides, a block holds at least so many, but for the last."""
 WHOLE_FILE_BYTES = 64 << 10
 """A file of at most so many bytes is one block."""
 SMALL_TENSOR_BYTES = 64 << 10
@@ -32,8 +37,6 @@ TYPED_SHARE = 0.75
 """A run of small tensors has a type when so much of its bytes has that type."""
 WINDOW_BYTES = 4 << 20
 """Opaque bytes are read so many at a time; any size of BLOCK_BYTES or more gives the same cuts."""
-
-_fastcdc = FastCDC(256 << 10, min_size=64 << 10, max_size=BLOCK_BYTES, normalized_chunking=1, seed=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +188,25 @@ def _cut(source: Source, start: int, end: int, window_bytes: int) -> Iterator[Sp
 
     Every cut is looked for with BLOCK_BYTES (or all that is left) in view, so it depends on nothing else.
     """
-    if end - start <= _fastcdc.min_size:
+    if end - start <= MIN_CUT_BYTES:
         yield Span(start, end, "", memoryview(_read(source, start, end)))
         return
     view = memoryview(b"")
     while start < end:
         if len(view) < min(BLOCK_BYTES, end - start):
             view = memoryview(_read(source, start, min(end, start + window_bytes)))
-        stop = start + next(iter(_fastcdc.cut_buf(view))).length
+        stop = start + next(iter(_cutter().cut_buf(view))).length
         # a copy, since a view of a few KiB would keep the whole window in memory
         yield Span(start, stop, "", memoryview(bytes(view[: stop - start])))
         view = view[stop - start :]
         start = stop
+
+
+@cache
+def _cutter() -> FastCDC:
+    from pyfastcdc import FastCDC  # noqa: PLC0415  most checkpoints have no opaque bytes to be cut
+
+    return FastCDC(256 << 10, min_size=MIN_CUT_BYTES, max_size=BLOCK_BYTES, normalized_chunking=1, seed=0)
 
 
 def _read(source: Source, start: int, end: int) -> bytes:

@@ -19,8 +19,8 @@ from gpu_train_cas.compaction import Compaction, PackUse, remove_orphans, usage,
 from gpu_train_cas.digest import Digest
 from gpu_train_cas.errors import UNREADABLE, Busy, StorageFull, mapped_os_errors
 from gpu_train_cas.filesystem import remove_if_there, size_if_there
+from gpu_train_cas.folders import Folders
 from gpu_train_cas.index import Location
-from gpu_train_cas.ingest import Folders
 from gpu_train_cas.lease import Lease, LeaseFacts, leases, remove_dead
 from gpu_train_cas.mark import Marks, mark_records
 from gpu_train_cas.packer import TEMPORARY, Packer
@@ -31,7 +31,6 @@ from gpu_train_cas.reserve import Reserve
 from gpu_train_cas.transaction import Tables, Transaction, commit_packs, row_frame_key
 
 LOCK = "gc.lock"
-TRASH_DAYS = 7.0
 _DAY_NS = 86_400 * 10**9
 _CACHE_BYTES = 64 << 20
 
@@ -67,7 +66,7 @@ class CollectReport:
 
 
 def collect(
-    registry: Registry, tables: Tables, folders: Folders, *, trash_days: float = TRASH_DAYS, dry_run: bool = False,
+    registry: Registry, tables: Tables, folders: Folders, *, trash_days: float, dry_run: bool = False,
     progress: OnProgress | None = None,
 ) -> CollectReport:  # fmt: skip
     """Remove what no record needs any more. Readers and writers may go on meanwhile, also in other processes.

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +22,7 @@ from gpu_train_cas.chunking import WHOLE_FILE_BYTES, blocks
 from gpu_train_cas.codecs import encode_object
 from gpu_train_cas.digest import HOLE, Digest, FileHasher, Kind, digest_of
 from gpu_train_cas.errors import Damaged, NotFound, SourceChanged
+from gpu_train_cas.folders import Folders
 from gpu_train_cas.formats import FileSource, Layout
 from gpu_train_cas.lease import Lease
 from gpu_train_cas.manifest import Manifest
@@ -203,15 +203,6 @@ class Writer:
         self._packer.add(kind, digest, len(data), encoded)
         self._namer.claim(digest)
         added.stored_bytes += len(encoded.payload)
-
-
-@dataclass(frozen=True, slots=True)
-class Folders:
-    """Where a store keeps its files: packs, what is not finished, and the marks of its writers."""
-
-    packs: Path
-    tmp: Path
-    leases: Path
 
 
 def holes_of(fd: int, found: os.stat_result) -> list[tuple[int, int]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +45,7 @@ class Lease:
                 self._take(folder)
 
     def _take(self, folder: Path) -> None:
-        self.id = secrets.token_hex(8)
+        self.id = os.urandom(8).hex()
         self._path = folder / (self.id + SUFFIX)
         starting = folder / (STARTING + self.id)
         fd = os.open(starting, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -39,6 +39,9 @@ MAP_BYTES = 128 << 30
 MAX_READERS = 1024
 NEARLY_FULL_BYTES = 4 << 20
 MAX_TABLES = 64
+TABLES = ("meta", "blocks", "dead", "damaged", "packs", "pack_numbers", "records", "row_frames")
+"""The engine's own. They are opened with the registry, so that no transaction is older than they are."""
+
 Row = dict[str, Any]
 
 
@@ -243,24 +246,36 @@ class Registry:
 
     def table(self, name: str) -> Table:
         """A table by name, made when first asked for; to be called outside of transactions, which cannot see it."""
-        self.handle(name)
+        self.open_tables([name])
         return Table(self, name)
 
-    def handle(self, name: str) -> Any:
-        """LMDB's handle of a table, or None for one that a read-only registry does not have.
+    def open_tables(self, names: Iterable[str]) -> None:
+        """Open tables, making those that are not there; all together, since each time may cost a synced transaction.
 
         The first time in a process it waits for a running writer (py-lmdb opens tables in a write
         transaction), unless the registry was opened read_only.
         """
-        tables = self._shared.tables
-        if name not in tables:
-            self._refuse_within_write(f"opening the table {name}")
-            with self._lock, mapped_lmdb_errors(f"opening the table {name}"):
-                try:
-                    tables[name] = self._shared.env.open_db(name.encode(), create=not self.read_only)
-                except lmdb.NotFoundError:
-                    return None
-        return tables[name]
+        env, tables = self._shared.env, self._shared.tables
+        new = [name for name in names if name not in tables]
+        if not new:
+            return
+        what = f"opening the table {', '.join(new)}"
+        self._refuse_within_write(what)
+        with self._lock, mapped_lmdb_errors(what):
+            if self.read_only:
+                for name in new:
+                    with suppress(lmdb.NotFoundError):
+                        tables[name] = env.open_db(name.encode(), create=False)
+                return
+            with env.begin(write=True) as raw:
+                opened = {name: env.open_db(name.encode(), txn=raw) for name in new}
+            tables.update(opened)
+
+    def handle(self, name: str) -> Any:
+        """LMDB's handle of a table, or None for one that a read-only registry does not have."""
+        if name not in self._shared.tables:
+            self.open_tables([name])
+        return self._shared.tables.get(name)
 
     @contextmanager
     def read(self) -> Iterator[Txn]:
@@ -311,6 +326,7 @@ class Registry:
         return int((info["last_pgno"] + 1) * stat["psize"])
 
     def _check_format(self) -> None:
+        self.open_tables(TABLES)
         meta = self.table("meta")
         with self.read() as txn:
             row = meta.get(txn, b"format")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,20 +19,20 @@ from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.digest import DIGEST_BYTES, Digest, Kind
 from gpu_train_cas.errors import Busy, Damaged, NotFound, TooNew, mapped_os_errors
 from gpu_train_cas.filesystem import remove_tree, sync_directory
+from gpu_train_cas.folders import Folders
 from gpu_train_cas.frame import FetchBlock, no_blocks, open_frame
 from gpu_train_cas.index import Location
-from gpu_train_cas.ingest import Folders
 from gpu_train_cas.lease import leases
 from gpu_train_cas.pack import SUFFIX, PackEntry, PackReader, SealedPack
 from gpu_train_cas.progress import Meter, OnProgress
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.record import Record
-from gpu_train_cas.registry import MAX_TABLES, Registry, Table, Txn
+from gpu_train_cas.registry import MAX_TABLES, TABLES, Registry, Table, Txn
 from gpu_train_cas.transaction import RowFrame, Tables, decode_row_frame, record_row, row_frame_key
 
 PACKS_PER_COMMIT = 64
 MAX_KEY_BYTES = 511
-OWN_TABLES = {"blocks", "dead", "damaged", "packs", "pack_numbers", "row_frames", "meta", "checks"}
+OWN_TABLES = {*TABLES, "checks"} - {"records"}
 """Tables that no durable row may claim to be of; `records` is not one of them, since its marks are durable."""
 
 _AT_FDCWD = -100
@@ -79,7 +78,7 @@ def rebuild_registry(root: Path, *, check: bool = False, progress: OnProgress | 
         Busy: when a process has the home open, as far as that can be told.
         StorageFull: when there is no room for the new registry; the old one is then untouched.
     """
-    folders = Folders(root / "store" / "packs", root / "store" / "tmp", root / "store" / "leases")
+    folders = Folders.of(root)
     if not folders.packs.is_dir():
         raise NotFound(f"{folders.packs}: there are no packs here to rebuild from; check GPU_TRAIN_HOME")
     with _alone(root, folders):
@@ -360,12 +359,12 @@ def _swap(root: Path, fresh: Path) -> Path | None:
     if _exchange(fresh, present):
         old = fresh
     else:  # an old kernel or filesystem: for a moment there is none, which Store.open refuses to take for a new home
-        old = root / f"registry.old-{secrets.token_hex(4)}"
+        old = root / f"registry.old-{os.urandom(4).hex()}"
         os.rename(present, old)
         os.rename(fresh, present)
     kept = root / time.strftime("registry.broken-%Y%m%dT%H%M%SZ", time.gmtime())
     if kept.exists():
-        kept = kept.with_name(f"{kept.name}-{secrets.token_hex(4)}")
+        kept = kept.with_name(f"{kept.name}-{os.urandom(4).hex()}")
     os.rename(old, kept)
     sync_directory(root)
     return kept

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
-from gpu_train_cas.blocksource import LocalPacks
-from gpu_train_cas.check import VerifyReport, verify
-from gpu_train_cas.digest import Digest
 from gpu_train_cas.errors import Damaged, NotFound, mapped_os_errors
 from gpu_train_cas.filesystem import size_if_there
-from gpu_train_cas.gc import TRASH_DAYS, CollectReport, collect
-from gpu_train_cas.ingest import Folders, Writer
-from gpu_train_cas.lease import Lease
-from gpu_train_cas.packer import Packer
-from gpu_train_cas.progress import OnProgress
-from gpu_train_cas.reader import Reader
-from gpu_train_cas.record import Record
+from gpu_train_cas.folders import Folders
 from gpu_train_cas.registry import Registry
 from gpu_train_cas.reserve import Reserve
-from gpu_train_cas.restore import Restored, restore
-from gpu_train_cas.stats import Stats, stats_of
-from gpu_train_cas.transaction import Tables, Transaction, commit_packs
-from gpu_train_cas.tree import Entry
+
+if TYPE_CHECKING:
+    from gpu_train_cas.blocksource import LocalPacks
+    from gpu_train_cas.check import VerifyReport
+    from gpu_train_cas.digest import Digest
+    from gpu_train_cas.gc import CollectReport
+    from gpu_train_cas.ingest import Writer
+    from gpu_train_cas.progress import OnProgress
+    from gpu_train_cas.reader import Reader
+    from gpu_train_cas.record import Record
+    from gpu_train_cas.restore import Restored
+    from gpu_train_cas.stats import Stats
+    from gpu_train_cas.transaction import Tables, Transaction
+    from gpu_train_cas.tree import Entry
+
+TRASH_DAYS = 7.0
+"""How long what is in the trash can be brought back, unless something else is wished."""
 
 WRITER_CACHE_BYTES = 32 << 20
 """A writer reads each base once, so that keeping many would help nobody."""
@@ -36,15 +41,17 @@ class Store:
 
     Every read sees whole commits only. Nothing is durable before the commit that adds it returns, and
     everything is afterwards. Opened read_only it works on a home that cannot be written.
+
+    The registry alone answers much, such as which jobs and checkpoints there are. What reads and writes content is
+    loaded by the methods that do so.
     """
 
     def __init__(self, root: Path, registry: Registry) -> None:
         self.root = root
         self.registry = registry
-        self.folders = folders_of(root)
-        self.tables = Tables(registry)
-        self.packs = LocalPacks(registry, self.tables.index, self.folders.packs)
-        self.reader = Reader([self.packs])
+        self.folders = Folders.of(root)
+        self._lock = threading.Lock()
+        self._content: _Content | None = None
 
     @classmethod
     def open(cls, root: Path, *, create: bool = True, read_only: bool = False) -> Self:
@@ -55,7 +62,7 @@ class Store:
             Damaged: when there are packs but the registry is gone.
             UnsupportedHome, TooNew, ReadOnly, StorageFull: as for Registry.open.
         """
-        folders = folders_of(root)
+        folders = Folders.of(root)
         if not (create or read_only or (root / "registry" / "data.mdb").is_file()):
             raise NotFound(f"{root} holds no store; check GPU_TRAIN_HOME")
         _refuse_lost_registry(root, folders)
@@ -79,11 +86,42 @@ class Store:
 
     def close(self) -> None:
         """Give everything back; safe to call twice."""
-        self.packs.close()
+        if self._content is not None:
+            self._content.packs.close()
         self.registry.close()
+
+    @property
+    def tables(self) -> Tables:
+        """The engine's tables in the registry."""
+        return self._way_to_content().tables
+
+    @property
+    def packs(self) -> LocalPacks:
+        """The packs."""
+        return self._way_to_content().packs
+
+    @property
+    def reader(self) -> Reader:
+        """What reads blocks, files and trees back."""
+        return self._way_to_content().reader
+
+    def _way_to_content(self) -> _Content:
+        with self._lock:
+            if self._content is None:
+                from gpu_train_cas.blocksource import LocalPacks  # noqa: PLC0415
+                from gpu_train_cas.reader import Reader  # noqa: PLC0415
+                from gpu_train_cas.transaction import Tables  # noqa: PLC0415
+
+                tables = Tables(self.registry)
+                packs = LocalPacks(self.registry, tables.index, self.folders.packs)
+                self._content = _Content(tables, packs, Reader([packs]))
+            return self._content
 
     def writer(self, purpose: str, *, threads: int | None = None) -> Writer:
         """A writer that brings files in; `purpose` is what others are told while it runs."""
+        from gpu_train_cas.ingest import Writer  # noqa: PLC0415
+        from gpu_train_cas.reader import Reader  # noqa: PLC0415
+
         reader = Reader([self.packs], WRITER_CACHE_BYTES)
         return Writer(self.registry, self.tables, reader, self.folders, purpose, threads)
 
@@ -94,12 +132,17 @@ class Store:
         Raises:
             StorageFull, ReadOnly: nothing was changed then.
         """
+        from gpu_train_cas.lease import Lease  # noqa: PLC0415
+        from gpu_train_cas.packer import Packer  # noqa: PLC0415
+        from gpu_train_cas.transaction import Transaction, commit_packs  # noqa: PLC0415
+
+        tables = self.tables
         lease = Lease(self.folders.leases, purpose)
         packer = Packer(self.folders.tmp, lease.id)
         try:
             with self.registry.write() as raw:
-                yield Transaction(raw, self.tables, packer)
-                commit_packs(raw, self.tables, packer, self.folders.packs)
+                yield Transaction(raw, tables, packer)
+                commit_packs(raw, tables, packer, self.folders.packs)
         finally:
             packer.discard()
             lease.release()
@@ -119,7 +162,7 @@ class Store:
         """The committed records, of one kind or all; those in the trash only when asked for."""
         with self.registry.read() as txn:
             found = [
-                Digest(key)
+                cast("Digest", key)
                 for key, row in self.tables.records.scan(txn)
                 if (kind is None or row["kind"] == kind) and (row["trashed_ns"] is not None) == trashed
             ]
@@ -149,6 +192,8 @@ class Store:
         progress: OnProgress | None = None, threads: int | None = None, fsync: bool = False,
     ) -> Restored:  # fmt: skip
         """Write what a record's root holds, or the part of it at the path `select`, to `dest`; see `restore`."""
+        from gpu_train_cas.restore import restore  # noqa: PLC0415
+
         return restore(
             self.reader, root, dest, select=select, overwrite=overwrite, progress=progress, threads=threads,
             fsync=fsync,
@@ -159,6 +204,8 @@ class Store:
         records: Sequence[Digest] | None = None, progress: OnProgress | None = None,
     ) -> VerifyReport:  # fmt: skip
         """Read everything back and hash it, or a part of it; see `verify`."""
+        from gpu_train_cas.check import verify  # noqa: PLC0415
+
         return verify(
             self.registry, self.tables, self.folders, sample=sample, max_duration_s=max_duration_s,
             records=records, progress=progress,
@@ -168,15 +215,27 @@ class Store:
         self, *, trash_days: float = TRASH_DAYS, dry_run: bool = False, progress: OnProgress | None = None
     ) -> CollectReport:
         """Remove what no record needs any more; see `collect`."""
+        from gpu_train_cas.gc import collect  # noqa: PLC0415
+
         return collect(
             self.registry, self.tables, self.folders, trash_days=trash_days, dry_run=dry_run, progress=progress
         )
 
     def stats(self, roots: list[Entry] | None = None) -> Stats:
         """What the given record roots take, or all records that are not in the trash."""
+        from gpu_train_cas.stats import stats_of  # noqa: PLC0415
+
         if roots is None:
             roots = [record.root for _, record in self.records()]
         return stats_of(self.registry, self.tables.index, self.reader, roots)
+
+
+class _Content(NamedTuple):
+    """The way from the name of a block or object to its bytes."""
+
+    tables: Tables
+    packs: LocalPacks
+    reader: Reader
 
 
 def _refuse_lost_registry(root: Path, folders: Folders) -> None:
@@ -184,8 +243,3 @@ def _refuse_lost_registry(root: Path, folders: Folders) -> None:
     data = root / "registry" / "data.mdb"
     if size_if_there(data) == 0 and next(folders.packs.glob("??/*.pack"), None) is not None:
         raise Damaged(f"{data} is gone, but there are packs; run `gpu-train repair --rebuild-registry`")
-
-
-def folders_of(root: Path) -> Folders:
-    """Where the store of a home keeps its files."""
-    return Folders(root / "store" / "packs", root / "store" / "tmp", root / "store" / "leases")

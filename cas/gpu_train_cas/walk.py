@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpu_train_cas.added import Added
 from gpu_train_cas.chunking import WHOLE_FILE_BYTES
 from gpu_train_cas.digest import Digest, digest_of
 from gpu_train_cas.errors import SourceChanged, UsageError
-from gpu_train_cas.formats import METADATA, FileSource, Items, Layout, layout, read_items
+from gpu_train_cas.formats import METADATA, FileSource, Layout, layout, read_items
 from gpu_train_cas.pairing import Pairer, Pairing
 from gpu_train_cas.progress import Meter
 from gpu_train_cas.tree import MODE_MASK, Entry, EntryKind, Tree
+
+if TYPE_CHECKING:
+    from gpu_train_cas.formats import Items
 
 MAX_DEPTH = 200
 """Folders within folders: each level holds a file descriptor while it is read."""

@@ -11,6 +11,7 @@ Map, in the order a call runs through it:
 - `output` writes listings (table, json, jsonl, csv, ids), `text` turns values into words for a person and
   takes the teeth out of hostile names, `progress` draws the one line on stderr, `failure` words the errors.
 
-`gpu-train --help` must stay under 150 ms: nothing here imports rich, numpy or lmdb, nor the library's
-insides, at module level; `import gpu_train` is light by contract and gives names on first use.
+Every call of the program is a process of its own, so what it imports is what it costs: nothing here imports rich,
+numpy or lmdb, nor the library's insides, at module level; `import gpu_train` is light by contract and gives names on
+first use.
 """

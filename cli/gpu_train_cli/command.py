@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gpu_train.spelling import near
 from gpu_train_cli.invocation import Invocation
 
 EXIT_CODES = {
@@ -161,8 +161,8 @@ class Group(click.Group):
         name = args[0]
         command = self.get_command(ctx, name)
         if command is None and not name.startswith("-"):
-            near = get_close_matches(name, [*self.list_commands(ctx), *self.aliases], n=2)
-            hint = f", did you mean {' or '.join(near)}?" if near else ""
+            meant = near(name, [*self.list_commands(ctx), *self.aliases], 2)
+            hint = f", did you mean {' or '.join(meant)}?" if meant else ""
             ctx.fail(f"no command {name!r}{hint}")
         return super().resolve_command(ctx, args)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 import gpu_train
+from gpu_train_cas.errors import ReadOnly
 
 if TYPE_CHECKING:
     from gpu_train import Workspace
@@ -33,8 +34,6 @@ class Invocation:
             yield workspace
 
     def _open(self, write: bool) -> Workspace:
-        from gpu_train_cas.errors import ReadOnly  # noqa: PLC0415  loads the engine, which help must not
-
         try:
             return gpu_train.Workspace.open(self.home)
         except ReadOnly:

@@ -127,7 +127,7 @@ def _complete(instruction: str) -> int:
 
 
 def _failed(error: Exception, *, debug: bool) -> int:
-    from gpu_train_cli import failure  # noqa: PLC0415  needs the engine's errors, which the way to --help must not
+    from gpu_train_cli import failure  # noqa: PLC0415  only an error pays for the words about it
 
     return failure.report(error, debug=debug)
 

@@ -6,9 +6,7 @@ The same row feeds every format, so no format can say something the others do no
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -146,6 +144,9 @@ def _write_ids(ids: Iterable[str]) -> None:
 
 
 def _write_csv(keys: Sequence[str], rows: Iterable[Row]) -> None:
+    import csv  # noqa: PLC0415  only `-o csv` needs them
+    import io  # noqa: PLC0415
+
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(keys)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, TextIO
 
 from gpu_train_cli.text import count, duration, printable, size
@@ -70,6 +69,8 @@ def progress(*, deduplicated: bool = False, stream: TextIO | None = None) -> Ite
     if not out.isatty():
         yield lambda _: None
         return
+    from shutil import get_terminal_size  # noqa: PLC0415  slow to import, and only a terminal is drawn on
+
     meter = Meter(deduplicated=deduplicated)
 
     def draw(report: Progress) -> None:

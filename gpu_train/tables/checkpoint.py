@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import islice
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_train.ref import BEST, LATEST, Ref
+from gpu_train.spelling import near
 from gpu_train.step import natural_key, split_version
 from gpu_train.tables.job import Job, Jobs
 from gpu_train.tables.place import Places
 from gpu_train.tables.row import from_row, job_of, job_prefix, next_seq, numbered_key, seq_of, to_row
-from gpu_train_cas.digest import Digest
 from gpu_train_cas.errors import Incomplete, NotFound
-from gpu_train_cas.registry import Registry, Txn
-from gpu_train_cas.transaction import Transaction
+
+if TYPE_CHECKING:
+    from gpu_train_cas.digest import Digest
+    from gpu_train_cas.registry import Registry, Txn
+    from gpu_train_cas.transaction import Transaction
 
 VERIFIED = "verified"
 INCOMPLETE = "incomplete"
@@ -233,8 +235,8 @@ class Checkpoints:
                 if chosen:
                     return chosen[0], path
         names = sorted({c.name for c in self.list(job.id)}, key=natural_key)
-        near = get_close_matches(parts[0], names, 3) or names[-3:]
-        hint = f"near are {', '.join(near)}" if near else "it has none yet"
+        nearest = near(parts[0], names) or names[-3:]
+        hint = f"near are {', '.join(nearest)}" if nearest else "it has none yet"
         raise NotFound(f"{job.id} has no checkpoint {text!r}; {hint}")
 
     def add_in(self, txn: Transaction, checkpoint: Checkpoint) -> Checkpoint:

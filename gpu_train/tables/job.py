@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gpu_train.spelling import near
 from gpu_train.tables.row import from_row, to_row
 from gpu_train_cas.errors import NotFound, UsageError
-from gpu_train_cas.registry import Registry, Txn
-from gpu_train_cas.transaction import Transaction
+
+if TYPE_CHECKING:
+    from gpu_train_cas.registry import Registry, Txn
+    from gpu_train_cas.transaction import Transaction
 
 LIVE = ("queued", "running")
 ENDED = ("finished", "failed", "stopped", "killed", "lost")
@@ -99,7 +101,7 @@ def clean_name(text: str) -> str:
 
 def new_id(name: str) -> str:
     """A fresh id for a job of that name."""
-    return f"{clean_name(name)}-{''.join(secrets.choice(_BASE32) for _ in range(_ID_TAIL))}"
+    return f"{clean_name(name)}-{''.join(_BASE32[byte % len(_BASE32)] for byte in os.urandom(_ID_TAIL))}"
 
 
 JobList = list[Job]  # a name of its own: within the class `list` is a method
@@ -140,6 +142,19 @@ class Jobs:
             NotFound: naming what is near.
             UsageError: when several ids begin so.
         """
+        found = self.look_up(text)
+        if found is not None:
+            return found
+        meant = near(text, (n for j in self.list() for n in (j.name, j.id)))
+        hint = f"did you mean {', '.join(meant)}?" if meant else "`gpu-train jobs` lists what there is"
+        raise NotFound(f"no job {text!r}; {hint}")
+
+    def look_up(self, text: str) -> Job | None:
+        """The job that `find` gives; None where it finds none.
+
+        Raises:
+            UsageError: when several ids begin so.
+        """
         exact = self.get(text) if text else None
         if exact is not None:
             return exact
@@ -153,9 +168,7 @@ class Jobs:
         if begun:
             shown = ", ".join(j.id for j in begun[:5]) + (", ..." if len(begun) > 5 else "")
             raise UsageError(f"job {text!r} could be {len(begun)} jobs: {shown}; write more of the id")
-        near = get_close_matches(text, list(dict.fromkeys(n for j in jobs for n in (j.name, j.id))), 3)
-        hint = f"did you mean {', '.join(near)}?" if near else "`gpu-train jobs` lists what there is"
-        raise NotFound(f"no job {text!r}; {hint}")
+        return None
 
     def put(self, job: Job) -> None:
         """Write a job in a transaction of its own, durable: packs alone could bring it back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,24 @@ def test_what_would_wait_for_its_own_thread_forever_is_refused(tmp_path: Path) -
             pass
     registry.table("new")
     registry.close()
+
+
+def test_the_tables_of_a_new_registry_cost_one_transaction(tmp_path: Path) -> None:
+    def transactions() -> int:
+        return int(registry._shared.env.info()["last_txnid"])
+
+    with closing(Registry.open(tmp_path / "r")) as registry:
+        assert transactions() == 2  # the engine's own tables, and the format
+        registry.open_tables(["a", "b", "c"])
+        assert transactions() == 3
+        registry.open_tables(["a", "b", "c", "meta", "records"])
+        registry.table("c")
+        assert transactions() == 3
+    with closing(Registry.open(tmp_path / "r")) as registry:
+        registry.open_tables(["a", "b"])
+        assert transactions() == 3
+    with closing(Registry.open(tmp_path / "r", read_only=True)) as registry:
+        registry.open_tables(["a", "new"])
+        with registry.read() as txn:
+            assert registry.table("new").get(txn, b"") is None
+            assert registry.table("a").count(txn) == 0

@@ -1,4 +1,4 @@
-"""The frame: help, version, unknown words, broken pipes, what is imported when."""
+"""The frame: help, version, unknown words, broken pipes."""
 
 import os
 import subprocess
@@ -9,8 +9,6 @@ import pytest
 
 from gpu_train_cli.command import Command, Group
 from gpu_train_cli.main import ALIASES, BROKEN_PIPE, COMMANDS, cli, main
-
-HEAVY = ("numpy", "lmdb", "rich", "zstandard", "boto3", "huggingface_hub", "mfusepy", "torch")
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
@@ -55,19 +53,6 @@ def test_the_short_help_of_a_command_that_is_not_loaded_is_its_own(name: str) ->
 def test_aliases(alias: str, name: str) -> None:
     context = click.Context(cli)
     assert cli.get_command(context, alias) is cli.get_command(context, name)
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["checkpoints", "--help"], ["run", "--help"]], ids=" ".join)
-def test_the_way_to_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    said = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "gpu_train_cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in said.stderr.splitlines()}
-    assert "click" in imported
-    assert imported.isdisjoint(HEAVY)
 
 
 def test_the_console_script_answers(program) -> None:

@@ -4,14 +4,30 @@ A `Source` is bytes to look at (`FileSource` for an open file, `BytesSource` for
 gives a `Layout` of `Tensor` extents, or None for a file to be treated as opaque; `parse` does the
 same and says what is wrong; `self_proof` tells whether a file is complete by its own account;
 `read_items` reads what the parts of a torch.distributed.checkpoint are called. The `name` is a hint:
-content decides where it can. Formats, limits and rules: cas/spec/formats.md.
+content decides where it can. Formats, limits and rules: cas/spec/formats.md. A format's module is loaded when
+the first file of its kind is met.
 """
 
-from gpu_train_cas.formats.container import layout, parse, self_proof
-from gpu_train_cas.formats.dcp import METADATA, Items, read_items
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpu_train_cas.formats.container import layout, parse, read_items, self_proof
+from gpu_train_cas.formats.kind import METADATA
 from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat, Unsupported
 from gpu_train_cas.formats.source import BytesSource, FileSource, Source
 from gpu_train_cas.formats.tensor import ITEM_BYTES, Tensor
+from gpu_train_cas.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gpu_train_cas.formats import archive as archive
+    from gpu_train_cas.formats import dcp as dcp
+    from gpu_train_cas.formats import gguf as gguf
+    from gpu_train_cas.formats import npy as npy
+    from gpu_train_cas.formats import npz as npz
+    from gpu_train_cas.formats import safetensors as safetensors
+    from gpu_train_cas.formats import torchzip as torchzip
+    from gpu_train_cas.formats.dcp import Items
 
 __all__ = [
     "ITEM_BYTES",
@@ -30,3 +46,9 @@ __all__ = [
     "read_items",
     "self_proof",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"gpu_train_cas.formats.dcp": ("Items",)},
+    modules=("archive", "dcp", "gguf", "npy", "npz", "safetensors", "torchzip"),
+)

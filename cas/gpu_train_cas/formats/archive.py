@@ -13,10 +13,10 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpu_train_cas.formats.kind import ZIP_MAGIC
 from gpu_train_cas.formats.layout import FormatError, Unsupported
 from gpu_train_cas.formats.source import Source, read_exactly
 
-LOCAL_MAGIC = b"PK\x03\x04"
 MAX_RECORDS = 1 << 18
 MAX_DIRECTORY_BYTES = 64 << 20
 MAX_NAME_BYTES = 1024
@@ -63,7 +63,7 @@ class Archive:
         header = read_exactly(source, _LOCAL.size, record.header, "a local header")
         magic, *_, name_bytes, extra_bytes = _LOCAL.unpack(header)
         offset = record.header + _LOCAL.size + int(name_bytes) + int(extra_bytes)
-        if magic != LOCAL_MAGIC or offset + record.stored_bytes > self.directory:
+        if magic != ZIP_MAGIC or offset + record.stored_bytes > self.directory:
             raise FormatError(f"record {record.name[:200]!r} does not lie at {record.header} as the directory says")
         return offset
 

@@ -6,13 +6,16 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from gpu_train_cas.formats import archive, dcp, gguf, npy, npz, safetensors, torchzip
-from gpu_train_cas.formats.dcp import Items
+from gpu_train_cas import formats
+from gpu_train_cas.formats.kind import DISTCP, kind_of
 from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat, Unsupported
 from gpu_train_cas.formats.source import Source
 
-_HEAD_BYTES = 16
+if TYPE_CHECKING:
+    from gpu_train_cas.formats.dcp import Items
+
 _NEVER_EMPTY = (".pt", ".pth", ".ckpt", ".npy", ".npz", ".gguf")
 
 
@@ -39,7 +42,12 @@ def layout(source: Source, name: str = "", items: Items | None = None) -> Layout
     except (FormatError, UnknownFormat):
         return None
     own = (items or {}).get(name.rpartition("/")[2])
-    return dcp.named(found, own) if own and name.endswith(dcp.ENDING) else found
+    return formats.dcp.named(found, own) if own and name.endswith(DISTCP) else found
+
+
+def read_items(source: Source) -> Items:
+    """The items that a `.metadata` file lists; nothing when it cannot be read."""
+    return formats.dcp.read_items(source)
 
 
 def self_proof(source: Source, name: str = "") -> bool | None:
@@ -48,17 +56,17 @@ def self_proof(source: Source, name: str = "") -> bool | None:
     True: it does. False: it is a known container that is cut short, still written or broken.
     None: nothing in it can tell, or it is of a kind that we cannot judge (`Unsupported`).
     """
-    kind = _recognised(source, name)
+    kind = kind_of(source, name)
     try:
         with _foreseen(name):
             if kind == "npy":
-                return npy.self_proof(source)
+                return formats.npy.self_proof(source)
             if kind == "gguf":
-                return gguf.self_proof(source)
+                return formats.gguf.self_proof(source)
             if kind == "safetensors":
-                return safetensors.self_proof(source)
+                return formats.safetensors.self_proof(source)
             if kind == "zip":
-                return archive.self_proof(source)
+                return formats.archive.self_proof(source)
     except Unsupported:
         return None
     except FormatError:
@@ -67,19 +75,19 @@ def self_proof(source: Source, name: str = "") -> bool | None:
 
 
 def _parse(source: Source, name: str) -> Layout:
-    kind = _recognised(source, name)
+    kind = kind_of(source, name)
     if kind == "npy":
-        return npy.parse(source)
+        return formats.npy.parse(source)
     if kind == "gguf":
-        return gguf.parse(source)
+        return formats.gguf.parse(source)
     if kind == "safetensors":
-        return safetensors.parse(source)
+        return formats.safetensors.parse(source)
     if kind == "zip":
-        last = archive.read_archive(source, source.size_bytes)
-        if torchzip.is_torch(last):
-            return torchzip.parse(source, name, last)
-        if npz.is_npz(last):
-            return npz.parse(source, last)
+        last = formats.archive.read_archive(source, source.size_bytes)
+        if formats.torchzip.is_torch(last):
+            return formats.torchzip.parse(source, name, last)
+        if formats.npz.is_npz(last):
+            return formats.npz.parse(source, last)
     raise UnknownFormat(f"{name or 'the file'} is no container of tensors that gpu-train knows")
 
 
@@ -92,12 +100,3 @@ def _foreseen(name: str) -> Iterator[None]:
         if isinstance(e, (FormatError, UnknownFormat)):
             raise
         raise Unsupported(f"{name or 'the file'} is broken in a way not foreseen ({e!r}); please report it") from e
-
-
-def _recognised(source: Source, name: str) -> str:
-    """The kind of container by the first bytes, "" for none; the name decides where there is no magic."""
-    head = source.pread(_HEAD_BYTES, 0)
-    for magic, kind in ((archive.LOCAL_MAGIC, "zip"), (npy.MAGIC, "npy"), (gguf.MAGIC, "gguf")):
-        if head.startswith(magic):
-            return kind
-    return "safetensors" if safetensors.looks_right(head, source.size_bytes, name) else ""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from gpu_train_cas.formats import pickle
 from gpu_train_cas.formats.layout import FormatError, Layout, plain
@@ -17,13 +17,10 @@ from gpu_train_cas.formats.source import Source
 from gpu_train_cas.formats.state import MAX_NAME
 from gpu_train_cas.formats.tensor import Tensor
 
-METADATA = ".metadata"
-ENDING = ".distcp"
 MAX_METADATA_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Item:
+class Item(NamedTuple):
     """A stretch of a file that holds one tensor or a part of it.
 
     Attributes:

@@ -11,11 +11,11 @@ from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
+from gpu_train_cas.formats.kind import GGUF_MAGIC
 from gpu_train_cas.formats.layout import FormatError, Layout, Unsupported, plain
 from gpu_train_cas.formats.source import Source, read_exactly
 from gpu_train_cas.formats.tensor import Tensor
 
-MAGIC = b"GGUF"
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 18
 MAX_STRINGS = 1 << 22
@@ -67,7 +67,7 @@ def parse(source: Source) -> Layout:
     """
     cursor = _Cursor(source)
     magic, version, tensor_count, key_count = cursor.unpack("<4sIQQ")
-    if magic != MAGIC or version not in (2, 3):
+    if magic != GGUF_MAGIC or version not in (2, 3):
         raise Unsupported(f"GGUF version {version} is not 2 or 3 (little-endian)")
     if tensor_count > MAX_TENSORS or key_count > MAX_KEYS:
         raise Unsupported(f"{tensor_count} tensors and {key_count} keys are beyond the limits")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from math import prod
 
+from gpu_train_cas.formats.kind import NPY_MAGIC
 from gpu_train_cas.formats.layout import MAX_DIMENSIONS, FormatError, Layout, Unsupported
 from gpu_train_cas.formats.source import Source, read_exactly
 from gpu_train_cas.formats.tensor import Tensor
 
-MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000
 """As in numpy, which refuses longer ones unless the caller trusts the file."""
 
@@ -67,7 +67,7 @@ def _described(source: Source, name: str) -> Tensor | None:
     """The array as the header tells it, whatever the size of the source; None when it is not plain."""
     head = read_exactly(source, 12, 0, "a .npy header")
     major = head[6]
-    if head[:6] != MAGIC or not 1 <= major <= 3:
+    if head[:6] != NPY_MAGIC or not 1 <= major <= 3:
         raise Unsupported(f".npy version {major} is not one of 1, 2 and 3")
     start, width = (10, 2) if major == 1 else (12, 4)
     length = int.from_bytes(head[8 : 8 + width], "little")

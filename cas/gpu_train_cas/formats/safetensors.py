@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from gpu_train_cas.formats.kind import MAX_HEADER_BYTES
 from gpu_train_cas.formats.layout import MAX_INTEGER, FormatError, Layout, Unsupported, plain
 from gpu_train_cas.formats.source import Source, read_exactly
 from gpu_train_cas.formats.tensor import ITEM_BYTES, Tensor
 
-MAX_HEADER_BYTES = 100_000_000
 MAX_TENSORS = 1 << 18
 MAX_METADATA_BYTES = 16 << 20
 
@@ -30,18 +30,6 @@ _PAIR = _STRING + _SPACE + rb":" + _SPACE + _STRING + _SPACE
 _METADATA = re.compile(rb"\{" + _SPACE + rb"(?:" + _PAIR + rb"(?:," + _SPACE + _PAIR + rb")*+)?\}", re.DOTALL)
 _EMPTY = re.compile(rb"\{" + _SPACE + rb"\}" + _SPACE)
 _NEXT = re.compile(_SPACE + rb"([,}])")
-
-
-def looks_right(head: bytes, size_bytes: int, name: str) -> bool:
-    """Whether the first bytes of a file are those of a safetensors file, complete or not.
-
-    There is no magic, so: a length within the limit and a "{" behind it. A length beyond the file's
-    is one cut short when the file is called .safetensors, and something else when it is not.
-    """
-    if name.endswith(".safetensors"):
-        return True
-    length = int.from_bytes(head[:8], "little")
-    return head[8:9] == b"{" and 2 <= length <= min(MAX_HEADER_BYTES, size_bytes - 8)
 
 
 def parse(source: Source) -> Layout:

@@ -1,0 +1,22 @@
+"""Where a store keeps its files below a home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The packs, what is not finished, and the marks of the writers."""
+
+    packs: Path
+    tmp: Path
+    leases: Path
+
+    @classmethod
+    def of(cls, root: Path) -> Self:
+        """Those of the home at `root`."""
+        store = root / "store"
+        return cls(store / "packs", store / "tmp", store / "leases")

@@ -1,0 +1,157 @@
+"""`gpu-train checkpoints list|show`: what was captured, and the facts of one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+import gpu_train
+from gpu_train_cli.checkpoints import checkpoint_row
+from gpu_train_cli.command import Command
+from gpu_train_cli.invocation import Invocation, pass_invocation
+from gpu_train_cli.output import Column, Details, Listing, Output, Row, reading
+from gpu_train_cli.query import Field, matcher, searcher, sort
+from gpu_train_cli.text import count, moment, plain, printable, size
+
+NO_CHECKPOINTS = (
+    "no checkpoints yet: `gpu-train run -- python train.py` captures what a training writes to "
+    "$GPU_TRAIN_CHECKPOINT_DIR, `gpu-train checkpoints import DIR --job NAME` brings old ones in"
+)
+FIELDS = {
+    "step": Field("step", "number", descending=True),
+    "name": Field("checkpoint_id", order=gpu_train.natural_key),
+    "created": Field("created_at", "time", descending=True),
+    "size": Field("size_bytes", "size", descending=True),
+    "stored": Field("stored_bytes", "size", descending=True),
+    "type": Field("type"),
+    "state": Field("state"),
+    "proof": Field("proof"),
+    "job": Field("job_id"),
+    "metric:NAME": Field("metrics", "number"),
+    "tag:NAME": Field("tags"),
+}
+SEARCHED = ("job_id", "checkpoint_id", "state", "proof", "type", "base_model", "tags")
+MAIN_METRICS = ("eval_loss", "loss")
+
+
+@click.command("list", cls=Command, exits=[3])
+@click.argument("job", required=False)
+@click.option("--job-id", "job_option", metavar="JOB", help="The same as JOB.")
+@click.option(
+    "--sort",
+    "order",
+    metavar="KEY[:asc|:desc]",
+    help="Sort by step, name, created, size, stored, type, state, job or metric:NAME. [default: newest first]",
+)
+@click.option(
+    "--filter",
+    "filters",
+    metavar="EXPR",
+    multiple=True,
+    help="Only those for which FIELD OP VALUE holds, such as step>=500, size<1GiB, state=verified, "
+    "metric:loss<0.5, name~final. Fields as for --sort, and tag:NAME. May be repeated.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
+@click.option("--search", metavar="TEXT", help="Only those with every word of TEXT in name, job, tags or state.")
+@reading
+@pass_invocation
+def list_checkpoints(
+    invocation: Invocation,
+    job: str | None,
+    job_option: str | None,
+    order: str | None,
+    filters: tuple[str, ...],
+    limit: int | None,
+    search: str | None,
+    output: Output,
+) -> None:
+    """List the checkpoints of JOB, or of all jobs, newest first.
+
+    Those that the training has deleted since are listed too: they are in the store. "gone" is one that was
+    deleted before its bytes could be kept, "incomplete" one of which nothing proves that it was finished.
+    """
+    if job and job_option and job != job_option:
+        raise click.UsageError(f"JOB is {job!r} and --job-id is {job_option!r}; give one of them")
+    wanted, matches, found = job or job_option, matcher(filters, FIELDS), searcher(search, SEARCHED)
+    with invocation.workspace() as workspace:
+        job_id = workspace.jobs.find(wanted).id if wanted else None
+        known = workspace.checkpoints.count(job_id)
+        enough = None if order or filters or search else limit
+        everything: list[Row] = [checkpoint_row(c) for c in workspace.checkpoints.list(job_id, limit=enough)]
+    rows = [row for row in everything if matches(row) and found(row)]
+    total = len(rows) if enough is None else known
+    if order is not None:
+        rows = sort(rows, order, FIELDS)
+    empty = NO_CHECKPOINTS
+    if known:
+        empty = f"none of {count(known, 'checkpoint')} is like that"
+    elif job_id:
+        empty = f"{job_id} has no checkpoints yet; `gpu-train logs {job_id}` shows what it did"
+    head = {"job_id": job_id, "total_checkpoints": total}
+    output.listing(Listing("checkpoints", _columns(rows, one_job=job_id is not None), rows[:limit], _ref, empty, head))
+
+
+def _columns(rows: Sequence[Row], *, one_job: bool) -> list[Column]:
+    columns = [
+        Column("job_id", "JOB"),
+        Column("checkpoint_id", "CHECKPOINT"),
+        Column("step", "STEP", right=True),
+        Column("state", "STATE"),
+        Column("size_bytes", "SIZE", size, right=True),
+        Column("stored_bytes", "STORED", size, right=True),
+        Column("metrics", "METRICS", _main_metrics, wrap=True),
+        Column("created_at", "CREATED", wrap=True),
+    ]
+    dropped = {"job_id"} if one_job else set()
+    if not any(row["metrics"] for row in rows):
+        dropped.add("metrics")
+    return [column for column in columns if column.key not in dropped]
+
+
+def _main_metrics(metrics: Mapping[str, float]) -> str:
+    chosen = [name for name in MAIN_METRICS if name in metrics] or list(metrics)[:2]
+    return plain({name: metrics[name] for name in chosen})
+
+
+def _ref(row: Row) -> str:
+    return f"{row['job_id']}@{row['checkpoint_id']}"
+
+
+@click.command("show", cls=Command, exits=[3, 4])
+@click.argument("ref")
+@reading
+@pass_invocation
+def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
+    """Show all that is known of the checkpoint REF: step, proof, sizes, metrics, tags, where it came from."""
+    with invocation.workspace() as workspace:
+        checkpoint, _ = workspace.checkpoints.resolve(ref)
+        job = workspace.jobs.get(checkpoint.job_id)
+    fields = {
+        **checkpoint_row(checkpoint),
+        "ref": checkpoint.ref,
+        "files": checkpoint.files,
+        "committed_at": moment(checkpoint.committed_ns),
+        "record": checkpoint.record.hex() if checkpoint.record else None,
+        "source": checkpoint.source,
+        "code": job.code if job else None,
+        "data": list(job.data) if job else [],
+    }
+    lines = [
+        ("checkpoint", printable(checkpoint.name)),
+        ("job", checkpoint.job_id),
+        ("step", plain(checkpoint.step)),
+        ("state", f"{checkpoint.state} (proof: {plain(checkpoint.proof)})"),
+        ("size", f"{size(checkpoint.size_bytes)} in {count(checkpoint.files, 'file')}"),
+        ("added to the store", size(checkpoint.stored_bytes)),
+        ("created", plain(fields["created_at"])),
+        ("stored", plain(fields["committed_at"])),
+        ("metrics", plain(checkpoint.metrics)),
+        ("tags", plain(checkpoint.tags)),
+        ("code", plain(fields["code"])),
+        ("data", plain(fields["data"])),
+        ("came from", plain(checkpoint.source)),
+        ("ref", printable(checkpoint.ref)),
+        ("record", plain(fields["record"])),
+    ]
+    output.details(Details(fields, checkpoint.ref, [line for line in lines if line[1] != "-"]))

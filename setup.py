@@ -13,6 +13,7 @@ setup(
             sources=sorted(map(str, NATIVE.glob("*.c"))),
             depends=sorted(map(str, NATIVE.glob("*.h"))),
             extra_compile_args=["-O3", "-std=c11", "-mtune=generic", "-ffp-contract=off", "-Wall", "-Wextra", "-g0"],
+            libraries=["m"],
             py_limited_api=True,
             optional=True,
         )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gpu_train_cas.digest import Digest
 from gpu_train_cas.index import Index
 from gpu_train_cas.registry import Txn
 
 MAX_DEPTH = 4
 """Deltas between a block and one that needs no base, at most; see docs/decisions/0007-deltas.md."""
+
+MAX_REACH = 15
+"""References from a block that another may need, one after another, at most; readers bear twice as many."""
 
 
 def chain_of(txn: Txn, index: Index, digest: Digest) -> list[Digest] | None:
@@ -28,19 +33,36 @@ def chain_of(txn: Txn, index: Index, digest: Digest) -> list[Digest] | None:
     return None
 
 
-def base_within(txn: Txn, index: Index, candidate: Digest, depth: int) -> tuple[Digest, int] | None:
-    """The candidate, or the first block down its chain below which there are at most `depth` deltas; and how many."""
+class Base(NamedTuple):
+    """A stored block to take a delta against.
+
+    Attributes:
+        digest: its name.
+        depth: deltas down from it to a block without a base.
+        earlier: what it is a delta against itself; reading it reads that too.
+    """
+
+    digest: Digest
+    depth: int
+    earlier: Digest | None
+
+
+def base_within(txn: Txn, index: Index, candidate: Digest, depth: int) -> Base | None:
+    """The candidate, or the first block down its chain below which there are at most `depth` deltas."""
     chain = chain_of(txn, index, candidate)
     if chain is None or depth < 0:
         return None
     at = max(0, len(chain) - 1 - depth)
-    return chain[at], len(chain) - 1 - at
+    if not can_lean_on(txn, index, chain[at]):
+        return None
+    return Base(chain[at], len(chain) - 1 - at, chain[at + 1] if at + 1 < len(chain) else None)
 
 
-def can_lean_on(txn: Txn, index: Index, sibling: Digest) -> bool:
-    """Whether a stored block may be another's sibling: it has none of its own, nor has any of its bases."""
-    chain = chain_of(txn, index, sibling)
-    if chain is None:
-        return False
-    found = (index.get(txn, digest) for digest in chain)
-    return all(location is not None and location.sibling is None for location in found)
+def can_lean_on(txn: Txn, index: Index, digest: Digest) -> bool:
+    """Whether decoding a block takes at most MAX_REACH others, one after another, so that one more may need it."""
+    level, reach = {digest}, 0
+    while level and reach <= MAX_REACH:
+        found = (index.get(txn, each) for each in level)
+        level = {other for location in found if location is not None for other in location.references}
+        reach += 1
+    return not level

@@ -1,8 +1,8 @@
 """Naming and encoding the blocks of files in parallel, with what the store has that may help.
 
 A block that the store has, or that is on its way already, is not encoded again. Another may be stored as what
-differs from a base, an earlier block of the same tensor, and with the help of a sibling, the block of the second
-moment beside one of the first (pairing.py, deltas.py).
+differs from a base, an earlier block of the same tensor, and with the help of a sibling: the other moment's block
+beside it, or what the base was before (pairing.py, deltas.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpu_train_cas.chunking import Span
-from gpu_train_cas.codecs import Encoded, Reference, encode
-from gpu_train_cas.deltas import MAX_DEPTH, base_within, can_lean_on
+from gpu_train_cas.codecs import Encoded, Reference, Role, encode
+from gpu_train_cas.codecs.payload import PREDICTABLE
+from gpu_train_cas.deltas import MAX_DEPTH, Base, base_within, can_lean_on
 from gpu_train_cas.digest import HOLE, Digest, FileHasher, digest_of
 from gpu_train_cas.errors import Damaged, NotFound, SourceChanged
 from gpu_train_cas.formats import Source
@@ -45,14 +46,6 @@ class Named:
     base: Digest | None = None
     sibling: Digest | None = None
     depth: int = 0
-
-
-class _Base(NamedTuple):
-    """A block to take a delta against, and how many deltas lie below it."""
-
-    digest: Digest
-    data: bytes | memoryview
-    depth: int
 
 
 class _Open(NamedTuple):
@@ -145,39 +138,44 @@ class Namer:
                 return Named(span, digest)
             self._new.add(digest)
         base = self._base(file.pairing, span)
-        sibling = self._sibling(file, span, digest)
-        against = None if base is None else Reference(base.digest, base.data)
+        against = None if base is None else self._stored(base.digest, span)
+        sibling = self._sibling(file, span, digest, base if against is not None else None)
         encoded = encode(span.data, span.dtype, base=against, sibling=sibling, grid=file.pairing.grid_of(span))
         named = Named(span, digest, encoded)
         if base is not None and encoded.base is not None:
             self.relied.add(base.digest)
             named.base, named.depth = base.digest, base.depth + 1
         if sibling is not None:
-            self._settle_sibling(file, named, Digest(sibling.digest), encoded.sibling is not None)
+            self._settle_sibling(file, named, sibling, encoded.sibling is not None)
         return named
 
-    def _base(self, pairing: Pairing, span: Span) -> _Base | None:
-        """The block to take a delta against, if there is one that can be read."""
+    def _base(self, pairing: Pairing, span: Span) -> Base | None:
+        """The block to take a delta against, if there is one."""
         candidate = pairing.base_of(span)
         depth = pairing.depth(span, MAX_DEPTH - 1)
         if candidate is None or depth < 0:
             return None
         with self._registry.read() as txn:
-            found = base_within(txn, self._index, candidate, depth)
-        if found is None:
-            return None
+            return base_within(txn, self._index, candidate, depth)
+
+    def _stored(self, digest: Digest, span: Span, role: Role = Role.SIZES) -> Reference | None:
+        """A block of the store that helps with a span, if it can be read."""
         try:
-            data = self._reader.block(found[0], keep=False)
+            data = self._reader.block(digest, keep=False)
         except (NotFound, Damaged):  # collected this moment, or broken: the block is stored without it
             return None
-        return _Base(found[0], data, found[1]) if len(data) == span.end - span.start else None
+        return Reference(digest, data, role) if len(data) == span.end - span.start else None
 
-    def _sibling(self, file: _Open, span: Span, digest: Digest) -> Reference | None:
-        """The block of the second moment beside one of the first; it may still have to be read and stored."""
+    def _sibling(self, file: _Open, span: Span, digest: Digest, base: Base | None) -> Reference | None:
+        """What helps beside the base: the other moment, which may still have to be stored, or what was before it."""
         place = file.pairing.sibling_of(span)
         if place is None:
+            if base is None or base.earlier is None or span.dtype not in PREDICTABLE:
+                return None
+            return self._stored(base.earlier, span, Role.EARLIER)
+        if place.role is Role.FIRST_MOMENT and base is None:
             return None
-        data = file.source.pread(place[1] - place[0], place[0])
+        data = file.source.pread(place.end - place.start, place.start)
         sibling = digest_of(data)
         if len(data) != span.end - span.start or sibling == digest:
             return None
@@ -190,13 +188,19 @@ class Namer:
                 return None
             self._siblings.add(sibling)
             self._leaning.add(digest)
-        return Reference(sibling, data)
+        return Reference(sibling, data, place.role)
 
-    def _settle_sibling(self, file: _Open, named: Named, sibling: Digest, used: bool) -> None:
+    def _settle_sibling(self, file: _Open, named: Named, sibling: Reference, used: bool) -> None:
+        digest = Digest(sibling.digest)
+        if used:
+            named.sibling = digest
+        if sibling.role is Role.EARLIER:
+            if used:
+                self.relied.add(digest)
+            return
         with self._claims:
             if used:
-                named.sibling = sibling
-                file.promised.add(sibling)
+                file.promised.add(digest)
             else:
                 self._leaning.discard(named.digest)
 

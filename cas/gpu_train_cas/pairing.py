@@ -10,8 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpu_train_cas.chunking import Extent, Span, extents
+from gpu_train_cas.codecs import Grid, Role
+from gpu_train_cas.codecs.payload import PREDICTABLE
 from gpu_train_cas.digest import HOLE, Digest
 from gpu_train_cas.errors import Damaged, NotFound, TooNew
 from gpu_train_cas.formats import ITEM_BYTES, Layout, Tensor
@@ -26,7 +29,7 @@ MAX_ALIKE = 32
 MAX_DROPPED = 2
 """Leading parts of a tensor's name that may be missing on one side: `bert.encoder.w` is like `encoder.w`."""
 
-_MOMENT, _OF_MOMENT = "exp_avg", "exp_avg_sq"
+_FIRST, _SECOND = "exp_avg", "exp_avg_sq"
 _Key = tuple[str, str, tuple[int, ...]]
 _RunKey = tuple[tuple[str, str, tuple[int, ...], int], ...]
 
@@ -95,6 +98,14 @@ class Pairer:
         return self._known[entry.manifest]
 
 
+class Companion(NamedTuple):
+    """Another part of the same file that helps one, [start, end), and how."""
+
+    start: int
+    end: int
+    role: Role
+
+
 class Pairing:
     """What the spans of one file are and what they go with. Threads may share it."""
 
@@ -128,26 +139,27 @@ class Pairing:
                 return partner.block(start + span.start - at.extent.start, span.end - span.start)
         return None
 
-    def sibling_of(self, span: Span) -> tuple[int, int] | None:
-        """Where in this file the second moment of a span of a first moment lies: [start, end)."""
+    def sibling_of(self, span: Span) -> Companion | None:
+        """The other moment beside a span of one, where it helps: see `_moments`."""
         at = self._at(span)
-        other = self._moments.get(at.extent.start)
-        if other is None:
+        found = self._moments.get(at.extent.start)
+        if found is None:
             return None
-        shift = other - at.extent.start
-        return span.start + shift, span.end + shift
+        shift = found.start - at.extent.start
+        return Companion(span.start + shift, span.end + shift, found.role)
 
-    def grid_of(self, span: Span) -> tuple[int, int] | None:
-        """Elements per row and the first element's column, of a span of a moment: its sizes go by rows and columns."""
+    def grid_of(self, span: Span) -> Grid | None:
+        """Where a span lies in its tensor, if that has rows."""
         at = self._at(span)
-        if at.tensor_class not in (TensorClass.EXP_AVG, TensorClass.EXP_AVG_SQ) or at.extent.tensor is None:
+        if at.extent.tensor is None:
             return None
         (tensor,) = at.tensors
         item, shift = ITEM_BYTES.get(tensor.dtype, 0), span.start - tensor.offset
         if len(tensor.shape) < 2 or not item or shift % item:
             return None
         row = tensor.shape[-1]
-        return (row, shift // item % row) if row else None
+        is_moment = at.tensor_class in (TensorClass.EXP_AVG, TensorClass.EXP_AVG_SQ)
+        return Grid(row, shift // item % row, is_moment) if row else None
 
     def _at(self, span: Span) -> _Found:
         return self._extents[bisect_right(self._starts, span.start) - 1]
@@ -182,19 +194,28 @@ def _extents(size_bytes: int, layout: Layout | None) -> list[_Found]:
     return found
 
 
-def _moments(found: Sequence[_Found]) -> dict[int, int]:
-    """Where the extent of each first moment starts -> where that of its second moment does."""
-    seconds: dict[str, list[_Found]] = {}
-    for one in found:
-        if one.extent.tensor is not None and one.tensors[0].name.rpartition(".")[2] == _OF_MOMENT:
-            seconds.setdefault(one.tensors[0].name, []).append(one)
-    pairs = {}
+def _moments(found: Sequence[_Found]) -> dict[int, Companion]:
+    """Where the extent of a moment starts -> the other one, which helps it.
+
+    The second helps the first with its sizes; in F32 the first helps to predict the second, which saves more. Not
+    both, since then each would need the other.
+    """
+    moments: dict[tuple[str, str], list[_Found]] = {}
     for one in found:
         stem, _, last = one.tensors[0].name.rpartition(".") if one.extent.tensor is not None else ("", "", "")
-        others = seconds.get(f"{stem}.{_OF_MOMENT}", []) if last == _MOMENT else []
-        if len(others) == 1 and _same(one.tensors[0], others[0].tensors[0]):
-            pairs[one.extent.start] = others[0].extent.start
-    return pairs
+        if last in (_FIRST, _SECOND):
+            moments.setdefault((stem, last), []).append(one)
+    helped = {}
+    for (stem, last), ones in moments.items():
+        others = moments.get((stem, _SECOND), []) if last == _FIRST else []
+        if len(ones) != 1 or len(others) != 1 or not _same(ones[0].tensors[0], others[0].tensors[0]):
+            continue
+        first, second = ones[0].extent, others[0].extent
+        if first.dtype in PREDICTABLE:
+            helped[second.start] = Companion(first.start, first.end, Role.FIRST_MOMENT)
+        else:
+            helped[first.start] = Companion(second.start, second.end, Role.SIZES)
+    return helped
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

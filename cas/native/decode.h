@@ -130,14 +130,20 @@ static status_t decode(const payload_t *p, const block_t *block, uint8_t *out)
     b->first = p->first;
     b->columns = p->columns;
     b->rows = p->rows;
-    if (((h->source & SOURCE_BASE) && !b->base) || ((h->source & SOURCE_SIBLING) && !b->sibling))
+    b->prediction = p->prediction;
+    bool predicted = b->prediction.kind != PREDICT_NOTHING;
+    if (((h->source & SOURCE_BASE || predicted) && !b->base) || ((h->source & SOURCE_SIBLING || predicted) && !b->sibling))
         return BAD_REFERENCE;
+    decoder_t *d;
     size_t width = (size_t)element_width(h->element), tail = b->length - p->count * width;
     if (h->top == 0 && !split_lengths(p, width))
         return BAD_STREAM;
-    decoder_t *d = scratch_take(sizeof *d + (h->groups * (size_t)SCALE + 16) * sizeof *d->tables);
+    size_t needed = sizeof *d + (h->groups * (size_t)SCALE + 16) * sizeof *d->tables;
+    d = scratch_take(needed + (predicted ? b->length : 0));
     if (!d)
         return BAD_MEMORY;
+    if (predicted)
+        predict_base(b, (uint8_t *)d + needed);
     unsigned symbols = alphabet(h->element, h->top);
     bool sparse = h->flags & FLAG_SPARSE;
     status_t status = model_read(p->table, h->table_bytes, h->groups, symbols, sparse, d->lut, &d->model);

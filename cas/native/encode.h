@@ -231,14 +231,14 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
         h.flags |= FLAG_SIBLING;
         at = append(at, b->digest, DIGEST_BYTES);
     }
+    if (b->prediction.kind) {
+        h.flags |= FLAG_PREDICTED;
+        at = append(at, b->predicted, b->predicted_bytes);
+    }
     if (b->source == SOURCE_GRID)
         at = grid_write(e, b, count, at);
     at = append(at, b->data + count * (size_t)width, tail);
     raw_writer_t w = {at, e->bits, 0, 0};
-    if (b->top) {
-        b->top = (uint8_t)top_most(width);
-        sparse = mostly_same(b, count);
-    }
     b->top = b->top ? (uint8_t)top_most(width) : 0;
     sparse = mostly_same(b, count);
     bool is_unsigned = !b->top && width > 1;
@@ -323,11 +323,15 @@ static size_t encode(const block_t *b, uint8_t *out, size_t limit)
     if (count == 0 || count > ELEMENTS_MOST)
         return 0;
     encoder_t e;
-    uint8_t *memory = scratch_take(encoder_lay(&e, 0, count, width));
+    size_t needed = encoder_lay(&e, 0, count, width);
+    block_t with = *b;
+    uint8_t *memory = scratch_take(needed + (with.prediction.kind ? with.length : 0));
     if (!memory)
         return (size_t)-1;
+    if (with.prediction.kind)
+        predict_base(&with, memory + needed);
     encoder_lay(&e, (uintptr_t)memory, count, width);
-    size_t size = encode_with(&e, b, count, out, limit);
+    size_t size = encode_with(&e, &with, count, out, limit);
     scratch_give(memory);
     return size;
 }

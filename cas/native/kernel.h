@@ -3,6 +3,7 @@
  *   payload.c    the header: written, read, every length checked
  *   table.c      frequencies: scaled, serialised, read back, spread into coding tables
  *   grouping.c   which contexts share a table
+ *   fit.c        coefficients of predictions
  *   variant.h    encoder and decoder, in plain C; included once per instruction set:
  *   variant_*.c  scalar, and with lanes_avx2.h or lanes_avx512.h (and what they include) in place of the hot loops
  *   select.c     the best variant that this processor runs
@@ -47,8 +48,18 @@ enum {
 };
 
 enum { ELEMENT_WIDTH = 3, ELEMENT_FLOAT = 4 };           /* bits of the element byte */
-enum { FLAG_SPARSE = 1, FLAG_UNSIGNED = 2, FLAG_SIBLING = 4 };
+enum { FLAG_SPARSE = 1, FLAG_UNSIGNED = 2, FLAG_SIBLING = 4, FLAG_PREDICTED = 8 };
 enum { SOURCE_NONE, SOURCE_BASE, SOURCE_SIBLING, SOURCE_BOTH, SOURCE_GRID }; /* where the context byte comes from */
+
+/* How the base is made from two blocks. A coefficient is low + step * byte, the byte being the row's. */
+enum { PREDICT_NOTHING, PREDICT_LINE, PREDICT_SQUARE };
+enum { PREDICTION_BYTES = 28, PREDICTED_ELEMENT = 6, ROW_MOST = 1 << 30 };
+typedef struct {
+    uint8_t kind;
+    uint32_t row, first; /* elements per row, or 0 where all have the same; the column of the block's first element */
+    float low[2], step[2];
+    const uint8_t *rows[2];
+} prediction_t;
 
 /* What an encoder gets, and what a decoder works on. */
 typedef struct {
@@ -60,6 +71,9 @@ typedef struct {
     uint8_t element;
     uint8_t top;            /* 0: split; else leading bits of a difference in its token */
     uint8_t source;
+    prediction_t prediction; /* of a base, from `base` and `sibling` */
+    const uint8_t *predicted;       /* that as it stands in a payload, for an encoder */
+    size_t predicted_bytes;
     uint32_t row, first;            /* source grid: elements per row; the column of the block's first element */
     const uint8_t *columns, *rows;  /* source grid: a byte for each; an encoder makes them itself */
 } block_t;
@@ -74,6 +88,7 @@ typedef struct {
 typedef struct {
     header_t header;
     size_t count; /* elements */
+    prediction_t prediction;
     uint32_t row, first;
     const uint8_t *columns, *rows; /* source grid */
     const uint8_t *tail, *bytes, *bits, *table, *flag_words, *symbol_words, *flag_states, *symbol_states;
@@ -127,6 +142,15 @@ unsigned alphabet(uint8_t element, unsigned top);
 size_t kernel_limit(size_t length); /* payloads are shorter: as raw bytes, and a little */
 size_t kernel_bound(size_t length); /* what an encoder may write to: that, and tables */
 void header_write(uint8_t *out, const header_t *header);
+void prediction_write(uint8_t *out, const prediction_t *prediction); /* all but the rows */
+/* Its length, for `count` elements; 0 when it is none. */
+size_t prediction_read(const uint8_t *data, size_t size, size_t count, prediction_t *prediction);
+INLINE int coefficients(uint8_t kind) { return kind == PREDICT_SQUARE ? 2 : 1; }
+INLINE float coefficient_of(const prediction_t *p, int which, size_t row)
+{
+    return p->row && which < coefficients(p->kind) ? p->low[which] + p->step[which] * (float)p->rows[which][row]
+                                                   : p->low[which];
+}
 status_t payload_parse(const uint8_t *data, size_t size, size_t length, payload_t *payload);
 
 /* Rows that `count` elements are in, the first of them in column `first`. */
@@ -145,6 +169,15 @@ typedef uint32_t counts_t[SYMBOLS];
 unsigned group_contexts(counts_t *counts, unsigned lowest, unsigned highest, unsigned symbols, unsigned stride,
                         uint8_t *starts);
 void lut_fill(const uint8_t *starts, unsigned groups, uint8_t *lut);
+
+/* fit.c: writes the prediction of that kind for b->data from b->base and b->sibling, as it stands in a payload, with
+ * coefficients for each row if `row` is not 0. `out` has prediction_bound bytes. Returns its length; 0 when these say
+ * nothing of the block, (size_t)-1 without memory. */
+size_t prediction_fit(const block_t *b, uint8_t kind, uint32_t row, uint32_t first, uint8_t *out);
+INLINE size_t prediction_bound(size_t count, uint32_t row)
+{
+    return PREDICTION_BYTES + (row ? 2 * (count / row + 2) : 0);
+}
 
 /* scratch.c */
 void *scratch_take(size_t size); /* 64-byte aligned; kept for the next taker when it is given back */

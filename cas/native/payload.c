@@ -41,6 +41,43 @@ void header_write(uint8_t *out, const header_t *header)
     put32(out + 24, header->flag_words);
 }
 
+void prediction_write(uint8_t *out, const prediction_t *prediction)
+{
+    put32(out, prediction->kind);
+    put32(out + 4, prediction->row);
+    put32(out + 8, prediction->first);
+    for (int i = 0; i < 2; i++) {
+        memcpy(out + 12 + 8 * i, &prediction->low[i], 4);
+        memcpy(out + 16 + 8 * i, &prediction->step[i], 4);
+    }
+}
+
+static bool is_finite(float value) { return value - value == 0; }
+
+size_t prediction_read(const uint8_t *data, size_t size, size_t count, prediction_t *prediction)
+{
+    prediction_t *p = prediction;
+    if (size < PREDICTION_BYTES)
+        return 0;
+    uint32_t kind = get32(data);
+    p->kind = (uint8_t)kind;
+    p->row = get32(data + 4);
+    p->first = get32(data + 8);
+    bool good = (kind == PREDICT_LINE || kind == PREDICT_SQUARE) && (p->row ? p->first < p->row : p->first == 0) &&
+                p->row <= ROW_MOST;
+    for (int i = 0; i < 2; i++) {
+        memcpy(&p->low[i], data + 12 + 8 * i, 4);
+        memcpy(&p->step[i], data + 16 + 8 * i, 4);
+        good = good && is_finite(p->low[i]) && is_finite(p->step[i]);
+    }
+    if (!good)
+        return 0;
+    size_t rows = p->row ? grid_rows(count, p->row, p->first) : 0, used = PREDICTION_BYTES;
+    for (int i = 0; i < coefficients(p->kind); i++, used += rows)
+        p->rows[i] = data + used;
+    return used <= size ? used : 0;
+}
+
 static void header_read(const uint8_t *data, header_t *header)
 {
     header->element = data[1];
@@ -61,13 +98,16 @@ static bool header_valid(const header_t *h, size_t count)
 {
     int width = element_width(h->element);
     bool is_float = h->element & ELEMENT_FLOAT, sparse = h->flags & FLAG_SPARSE;
-    if (h->element > (ELEMENT_WIDTH | ELEMENT_FLOAT) || h->flags > (FLAG_SPARSE | FLAG_UNSIGNED | FLAG_SIBLING))
+    if (h->element > (ELEMENT_WIDTH | ELEMENT_FLOAT) || h->flags > (FLAG_SPARSE | FLAG_UNSIGNED | FLAG_SIBLING | FLAG_PREDICTED))
         return false;
     if (h->top > top_most(width) || h->source > SOURCE_GRID || h->groups < 1 || h->groups > GROUPS_MAX)
         return false;
     if (h->source == SOURCE_NONE && h->groups != 1)
         return false;
-    if (!(h->flags & FLAG_SIBLING) != !(h->source & SOURCE_SIBLING))
+    if (h->flags & FLAG_PREDICTED) {
+        if (h->element != PREDICTED_ELEMENT || h->top == 0 || h->source > SOURCE_BASE || !(h->flags & FLAG_SIBLING))
+            return false;
+    } else if (!(h->flags & FLAG_SIBLING) != !(h->source & SOURCE_SIBLING))
         return false;
     if (h->top == 0 && !is_float && width > 1)
         return false;
@@ -92,6 +132,14 @@ status_t payload_parse(const uint8_t *data, size_t size, size_t length, payload_
     bool sparse = h->flags & FLAG_SPARSE;
     payload->tail = data + HEADER_BYTES + (h->flags & FLAG_SIBLING ? DIGEST_BYTES : 0);
     payload->columns = payload->rows = NULL;
+    payload->prediction.kind = PREDICT_NOTHING;
+    if (h->flags & FLAG_PREDICTED) {
+        size_t before = HEADER_BYTES + DIGEST_BYTES;
+        size_t used = size > before ? prediction_read(data + before, size - before, payload->count, &payload->prediction) : 0;
+        if (used == 0)
+            return BAD_HEADER;
+        payload->tail += used;
+    }
     if (h->source == SOURCE_GRID) {
         if (size < HEADER_BYTES + 8)
             return BAD_HEADER;

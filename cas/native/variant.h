@@ -371,6 +371,7 @@ static void split_undo(const block_t *b, size_t at, size_t count, bool is_unsign
 #undef CALL
 }
 
+#include "predict.h"
 #include "encode.h"
 #include "decode.h"
 

@@ -15,8 +15,8 @@ import pytest
 
 from gpu_train_cas import Added, Bases, Codec, Entry, Record, Store, TensorClass
 from gpu_train_cas.chunking import Span
-from gpu_train_cas.codecs import Encoded
-from gpu_train_cas.deltas import MAX_DEPTH, base_within
+from gpu_train_cas.codecs import Encoded, Grid
+from gpu_train_cas.deltas import MAX_DEPTH, Base, base_within
 from gpu_train_cas.digest import Digest, Kind, digest_of
 from gpu_train_cas.errors import Damaged, NotFound, SourceChanged
 from gpu_train_cas.formats import Layout, Tensor
@@ -266,7 +266,7 @@ def siblings_of(store: Store, root: Entry) -> dict[Digest, Digest]:
 
 @pytest.mark.parametrize("second_first", [False, True])
 def test_a_first_moment_leans_on_the_second(tmp_path: Path, store: Store, second_first: bool) -> None:
-    first, second = moments(MIB // 2)
+    first, second = map(bf16, moments(MIB))
     arrays = {"state.0.exp_avg": first, "state.0.exp_avg_sq": second}
     if second_first:
         arrays = dict(reversed(arrays.items()))
@@ -285,10 +285,10 @@ def test_a_first_moment_leans_on_the_second(tmp_path: Path, store: Store, second
 
 
 def test_moments_take_base_and_sibling_over_several_checkpoints(tmp_path: Path, store: Store) -> None:
-    first, second = moments(MIB // 2)
+    first, second = moments(MIB)
     roots: list[Entry] = []
     for step in range(3):
-        path = adam(tmp_path, f"s{step}", {"o.exp_avg": first, "o.exp_avg_sq": second})
+        path = adam(tmp_path, f"s{step}", {"o.exp_avg": bf16(first), "o.exp_avg_sq": bf16(second)})
         _, added = put(store, path, Bases(roots[::-1]))
         roots.append(added.root)
         check_content(store, added.root, path)
@@ -297,8 +297,52 @@ def test_moments_take_base_and_sibling_over_several_checkpoints(tmp_path: Path, 
     assert deltas_of(store, roots[-1], b"optimizer.safetensors")
 
 
+def adam_run(store: Store, tmp_path: Path, length: int) -> list[tuple[Digest, Added, Path]]:
+    """Checkpoints of a tensor in F32 that Adam trains, each with those before it as bases."""
+    rng = np.random.default_rng(3)
+    scale = np.exp(rng.standard_normal((512, 512))).astype(np.float32) * np.float32(1e-3)
+    weight, second = weights(512 * 512).reshape(512, 512), (scale**2).astype(np.float32)
+    first = scale * rng.standard_normal((512, 512), dtype=np.float32)
+    done: list[tuple[Digest, Added, Path]] = []
+    for step in range(length):
+        first = np.float32(0.8) * first + np.float32(0.1) * scale * rng.standard_normal((512, 512), dtype=np.float32)
+        second = np.float32(0.98) * second + np.float32(0.02) * first * first
+        weight = weight - np.float32(1e-4) * first / np.sqrt(second)
+        path = adam(tmp_path, f"step-{step}", {"o.exp_avg": first, "o.exp_avg_sq": second, "w": weight})
+        done.append((*put(store, path, Bases([added.root for _, added, _ in reversed(done)]), f"s{step}"), path))
+    return done
+
+
+def test_training_in_f32_is_predicted_and_survives_gc_and_rebuild(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with Store.open(home) as store:
+        done = adam_run(store, tmp_path, 4)
+        names = ("first", "second", "weight")
+        digests, blocks = [], []
+        for _, added, _ in done:
+            entry = store.reader.lookup(added.root, b"optimizer.safetensors")
+            tensors = [ref.digest for ref in store.reader.manifest(entry).blocks()][1:]
+            digests.append(dict(zip(names, tensors, strict=True)))
+            blocks.append(dict(zip(names, blocks_of(store, added.root, b"optimizer.safetensors")[1:], strict=True)))
+        for step in (1, 2, 3):
+            assert blocks[step]["second"].base == digests[step - 1]["second"]
+            assert blocks[step]["second"].sibling == digests[step]["first"]
+        assert blocks[1]["weight"].sibling is None  # its base stands alone
+        for step in (2, 3):
+            assert blocks[step]["weight"].base == digests[step - 1]["weight"]
+            assert blocks[step]["weight"].sibling == digests[step - 2]["weight"]
+        for record, _, _ in done[:3]:
+            store.trash(record)
+        store.gc(trash_days=0)
+        check_content(store, done[3][1].root, done[3][2])
+    assert not rebuild_registry(home).problems
+    with Store.open(home) as store:
+        check_content(store, done[3][1].root, done[3][2])
+        assert not store.verify().damaged
+
+
 def test_two_moments_with_each_others_bytes_never_need_each_other(tmp_path: Path, store: Store) -> None:
-    first, second = moments(MIB // 4)
+    first, second = map(bf16, moments(MIB // 2))
     path = adam(
         tmp_path, "a",
         {"a.exp_avg": first, "b.exp_avg": second, "a.exp_avg_sq": second, "b.exp_avg_sq": first,
@@ -313,7 +357,7 @@ def test_two_moments_with_each_others_bytes_never_need_each_other(tmp_path: Path
 def test_a_sibling_that_changes_while_it_is_read_is_noticed(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = moments(MIB // 4)
+    first, second = map(bf16, moments(MIB // 2))
     path = adam(tmp_path, "a", {"o.exp_avg": first, "o.exp_avg_sq": second})
     file = path / "optimizer.safetensors"
     found = file.stat()
@@ -377,9 +421,10 @@ def test_a_base_too_deep_is_replaced_by_one_down_its_chain(tmp_path: Path, store
     ]
     with store.registry.read() as txn:
         index = store.tables.index
-        assert base_within(txn, index, digests[-1], MAX_DEPTH) == (digests[-1], MAX_DEPTH)
+        assert base_within(txn, index, digests[-1], MAX_DEPTH) == Base(digests[-1], MAX_DEPTH, digests[-2])
         for depth in range(MAX_DEPTH):
-            assert base_within(txn, index, digests[-1], depth) == (digests[depth], depth)
+            earlier = digests[depth - 1] if depth else None
+            assert base_within(txn, index, digests[-1], depth) == Base(digests[depth], depth, earlier)
         assert base_within(txn, index, digests[-1], -1) is None
         assert base_within(txn, index, Digest(bytes(31) + b"x"), 3) is None
 
@@ -539,7 +584,7 @@ def test_a_lost_registry_is_rebuilt_with_deltas_and_siblings(tmp_path: Path) -> 
     home = tmp_path / "home"
     with Store.open(home) as store:
         done = chain(store, tmp_path, 4, MAX_DEPTH)
-        first, second = moments(MIB // 2)
+        first, second = map(bf16, moments(MIB))
         path = adam(tmp_path, "adam", {"o.exp_avg": first, "o.exp_avg_sq": second})
         _, added = put(store, path)
         with store.registry.read() as txn:
@@ -571,7 +616,7 @@ def test_a_rebuild_leaves_out_a_delta_whose_base_is_lost_and_says_so(tmp_path: P
 
 
 def test_a_pack_tells_of_siblings_in_its_index_and_by_its_frames(tmp_path: Path, store: Store) -> None:
-    first, second = moments(MIB // 2)
+    first, second = map(bf16, moments(MIB))
     put(store, adam(tmp_path, "a", {"o.exp_avg": first, "o.exp_avg_sq": second}))
     (pack,) = store.folders.packs.glob("??/*.pack")
     with PackReader(pack) as reader:
@@ -653,7 +698,7 @@ def test_a_block_decoded_for_a_delta_is_proven_before_it_is_handed_out(tmp_path:
     assert digest_of(sound.block(location.base)) == location.base
 
 
-def test_spans_of_moments_know_their_rows_and_columns() -> None:
+def test_spans_know_their_rows_and_columns() -> None:
     item, rows, row = 4, 700, 900
     length = rows * row * item
     names = ("state.0.exp_avg", "state.0.exp_avg_sq", "model.weight")
@@ -661,13 +706,13 @@ def test_spans_of_moments_know_their_rows_and_columns() -> None:
     size = 8 + len(names) * length
     pairing = Pairing(Layout("safetensors", tensors, {}), size, (), {})
 
-    def grid(tensor: int, at: int) -> tuple[int, int] | None:
+    def grid(tensor: int, at: int) -> Grid | None:
         start = tensors[tensor].offset + at
         return pairing.grid_of(Span(start, start + MIB, "F32", memoryview(bytes(MIB))))
 
-    assert grid(0, 0) == grid(1, 0) == (row, 0)
-    assert grid(0, MIB) == grid(1, MIB) == (row, MIB // item % row)
-    assert grid(2, MIB) is None
+    assert grid(0, 0) == grid(1, 0) == Grid(row, 0, is_moment=True)
+    assert grid(0, MIB) == grid(1, MIB) == Grid(row, MIB // item % row, is_moment=True)
+    assert grid(2, MIB) == Grid(row, MIB // item % row, is_moment=False)
     flat = (Tensor("state.0.exp_avg", "F32", (rows * row,), 8, length),)
     vector = Pairing(Layout("safetensors", flat, {}), 8 + length, (), {})
     assert vector.grid_of(Span(8, 8 + MIB, "F32", memoryview(bytes(MIB)))) is None

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpu_train_cas.codecs import Codec, Reference, decode, encode, kernel, sibling_of, twin
-from gpu_train_cas.codecs.payload import ELEMENTS, FLOAT, HEADER_BYTES, width_of
+from gpu_train_cas.codecs import Codec, Grid, Reference, Role, decode, encode, kernel, sibling_of, twin
+from gpu_train_cas.codecs.payload import ELEMENTS, FLOAT, HEADER_BYTES, LINE, SQUARE, rows_of, width_of
 from gpu_train_cas.errors import Damaged, UsageError
 
 MIB = 1 << 20
@@ -58,6 +58,7 @@ class Case:
     source: int
     base: bytes | None
     sibling: bytes | None
+    prediction: bytes | None = None
     row: int = 0
     first: int = 0
 
@@ -72,6 +73,7 @@ class Case:
             self.base,
             self.sibling,
             digest,
+            self.prediction,
             self.row,
             self.first,
             1 << 40,
@@ -130,16 +132,33 @@ def case(rng: np.random.Generator, element: int, count: int, tail: int) -> Case:
         source = 0
     row = int(rng.integers(1, size_bytes // 16 + 1)) if source == 4 else 0
     needs_base = bool(source & 1) or (tokens and rng.random() < 0.8)
+    prediction = None
+    if element == ELEMENTS["F32"] and tokens and needs_base and source < 2 and rng.random() < 0.7:
+        prediction = predicted(rng, count)
     return Case(
         block.astype(f"<u{width}").tobytes() + rng.bytes(tail),
         element,
         tokens,
         source,
         base.astype(f"<u{width}").tobytes() + rng.bytes(tail) if needs_base else None,
-        sibling.astype(f"<u{width}").tobytes() + rng.bytes(tail) if source & 2 else None,
+        sibling.astype(f"<u{width}").tobytes() + rng.bytes(tail) if source & 2 or prediction else None,
+        prediction,
         row,
         int(rng.integers(row)) if row else 0,
     )
+
+
+PREDICTION = struct.Struct("<III4f")
+
+
+def predicted(rng: np.random.Generator, count: int) -> bytes:
+    """A prediction for `count` elements, sound and with any coefficients."""
+    kind = int(rng.choice([LINE, SQUARE]))
+    row = int(rng.choice([0, 1, 3, 16, 384, 3 * count]))
+    first = int(rng.integers(row)) if row else 0
+    coefficients = (float(rng.choice([0, 1, -0.0, 0.37, -2.5, 1e-40, 3e38])) for _ in range(4))
+    rows = kind * rows_of(count, row, first) if row else 0
+    return PREDICTION.pack(kind, row, first, *coefficients) + rng.bytes(rows)
 
 
 def cases(seed: int, count: int, most_elements: int = 700) -> Iterator[Case]:
@@ -156,7 +175,7 @@ FIELDS = struct.Struct("<6BH5I")
 def damaged(rng: np.random.Generator, payload: bytes, other: bytes) -> bytes:
     """A payload with a fault of one of many sorts; `other` is one to splice with."""
     data = bytearray(payload)
-    match int(rng.integers(9)):
+    match int(rng.integers(10)):
         case 0:  # a few bits anywhere
             for place in rng.integers(0, len(data), rng.integers(1, 4)):
                 data[place] ^= 1 << int(rng.integers(8))
@@ -184,8 +203,11 @@ def damaged(rng: np.random.Generator, payload: bytes, other: bytes) -> bytes:
             data[at : at + 4] = struct.pack(
                 "<I", int(rng.choice([0, 1, 0x7FFF, 0x8000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]))
             )
+        case 8:  # what stands where predictions do
+            at = HEADER_BYTES + 32 + 4 * int(rng.integers(7))
+            data[at : at + 4] = struct.pack("<I", int(rng.choice([0, 1, 2, 3, 5, 400, 0x7F800000, 0xFFFFFFFF])))
         case _:  # a header of random fields over the rest
-            fields = [1, *(int(rng.integers(n)) for n in (9, 5, 9, 5, 18)), *rng.integers(0, 4096, 6)]
+            fields = [1, *(int(rng.integers(n)) for n in (9, 5, 18, 5, 18)), *rng.integers(0, 4096, 6)]
             data[: FIELDS.size] = FIELDS.pack(*(int(f) for f in fields))
     return bytes(data)
 
@@ -214,8 +236,9 @@ def force(monkeypatch: pytest.MonkeyPatch) -> Iterator[functools.partial[None]]:
 def native_encode(of: Case, variant: str) -> bytes | None:
     digest = None if of.sibling is None else b"d" * 32
     made = kernel._kernel.encode(
-        of.block, of.element, of.tokens, of.source, of.base, of.sibling, digest, of.row, of.first, 1 << 40, variant
-    )
+        of.block, of.element, of.tokens, of.source, of.base, of.sibling, digest, of.prediction, of.row, of.first,
+        1 << 40, variant,
+    )  # fmt: skip
     return None if made is None else bytes(made)
 
 
@@ -365,15 +388,22 @@ def test_missing_and_unfit_references_are_refused(variant: str) -> None:
 def test_arguments_that_do_not_go_together_are_refused() -> None:
     if not NATIVE:
         pytest.skip("no native kernel")
-    block = bytes(64)
+    block, line = bytes(64), PREDICTION.pack(LINE, 0, 0, 0.5, 0, 0, 0)
     for arguments in (
-        (8, False, 0, None, None, None), (5, False, 4, None, None, None), (5, False, 1, None, None, None),
-        (5, False, 2, None, block, None), (1, False, 0, None, None, None), (5, False, 0, None, block, b"d" * 32),
+        (8, False, 0, None, None, None, None), (5, False, 4, None, None, None, None),
+        (5, False, 1, None, None, None, None), (5, False, 2, None, block, None, None),
+        (1, False, 0, None, None, None, None), (5, False, 0, None, block, b"d" * 32, None),
+        (5, True, 1, block, block, b"d" * 32, line), (6, False, 1, block, block, b"d" * 32, line),
+        (6, True, 1, block, None, None, line), (6, True, 2, block, block, b"d" * 32, line),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="do not go together"):
             kernel._kernel.encode(block, *arguments, 0, 0, 1000, None)
+    strange = ((3, 0, 0, 0, 0, 0, 0), (1, 2, 2, 0, 0, 0, 0), (1, 0, 0, float("inf"), 0, 0, 0), (1, 4, 0, 0, 0, 0, 0))
+    for wrong in (b"", line[:-1], line + b"x", *(PREDICTION.pack(*fields) for fields in strange)):
+        with pytest.raises(ValueError, match="no prediction"):
+            kernel._kernel.encode(block, 6, True, 1, block, block, b"d" * 32, wrong, 0, 0, 1000, None)
     with pytest.raises(ValueError, match="does not run"):
-        kernel._kernel.encode(block, 5, False, 0, None, None, None, 0, 0, 1000, "pentium")
+        kernel._kernel.encode(block, 5, False, 0, None, None, None, None, 0, 0, 1000, "pentium")
 
 
 # ---- which kernel
@@ -471,6 +501,73 @@ def test_a_sibling_helps_alone_and_beside_a_base() -> None:
     assert sibling_of(b"") is None
 
 
+def heading(seed: int, rows: int = 512, row: int = 512) -> list[np.ndarray]:
+    """Three states of F32 weights that go on in the direction that each row has."""
+    rng = np.random.default_rng(seed)
+    first = rng.standard_normal((rows, row)) * 0.02
+    step, pace = rng.standard_normal((rows, row)) * 1e-4, rng.random((rows, 1))
+    noise = rng.standard_normal((rows, row)) * 2e-6
+    return [state.astype("<f4") for state in (first, first + step, first + step * (1 + pace) + noise)]
+
+
+@needs_native
+def test_a_tensor_is_predicted_from_where_it_was_heading() -> None:
+    before, base, now = (state.tobytes() for state in heading(5))
+    plain = encode(now, "F32", base=Reference(b"b" * 32, base))
+    earlier = Reference(b"e" * 32, before, Role.EARLIER)
+    flat = encode(now, "F32", base=Reference(b"b" * 32, base), sibling=earlier)
+    by_rows = encode(now, "F32", base=Reference(b"b" * 32, base), sibling=earlier, grid=Grid(512, 0, False))
+    assert (by_rows.codec, by_rows.base, by_rows.sibling) == (Codec.DELTA, b"b" * 32, b"e" * 32)
+    assert len(by_rows.payload) < 0.97 * len(flat.payload) < 0.97 * 0.97 * len(plain.payload)
+    for stored in (flat, by_rows):
+        assert bytes(decode(stored.codec, stored.payload, MIB, base=base, sibling=before)) == now
+        assert twin.decode(stored.payload, MIB, base, before) == now
+    shifted = encode(now, "F32", base=Reference(b"b" * 32, base), sibling=earlier, grid=Grid(512, 100, False))
+    assert bytes(decode(shifted.codec, shifted.payload, MIB, base=base, sibling=before)) == now
+
+
+@needs_native
+def test_a_second_moment_is_predicted_from_the_first() -> None:
+    rng = np.random.default_rng(6)
+    scale = np.exp(rng.standard_normal(MIB // 4)) * 1e-4
+    first = (rng.standard_normal(MIB // 4) * scale).astype("<f4")
+    before = (scale**2 * rng.gamma(2, 0.5, MIB // 4)).astype("<f4")
+    now = (0.98 * before + 0.02 * first**2 * (1 + rng.random(MIB // 4) * 0.02)).astype("<f4").tobytes()
+    base, sibling = Reference(b"b" * 32, before.tobytes()), Reference(b"m" * 32, first.tobytes(), Role.FIRST_MOMENT)
+    plain, predicted = encode(now, "F32", base=base), encode(now, "F32", base=base, sibling=sibling)
+    assert predicted.sibling == b"m" * 32
+    assert len(predicted.payload) < 0.9 * len(plain.payload)
+    assert bytes(decode(predicted.codec, predicted.payload, MIB, base=base.data, sibling=sibling.data)) == now
+
+
+@needs_native
+@pytest.mark.parametrize("role", [Role.EARLIER, Role.FIRST_MOMENT])
+def test_a_prediction_that_says_nothing_is_not_used(role: Role) -> None:
+    before, base, now = (state.tobytes() for state in heading(7))
+    for useless in (np.random.default_rng(8).bytes(MIB), bytes(MIB), base, b"\xff" * MIB):
+        stored = encode(now, "F32", base=Reference(b"b" * 32, base), sibling=Reference(b"u" * 32, useless, role))
+        assert (stored.codec, stored.sibling) == (Codec.DELTA, None)
+    other = encode(now, "BF16", base=Reference(b"b" * 32, base), sibling=Reference(b"e" * 32, before, role))
+    assert other.sibling is None
+
+
+@needs_native
+def test_predictions_do_not_depend_on_how_the_thread_treats_denormals() -> None:
+    torch = pytest.importorskip("torch")
+    tiny = (np.arange(1, MIB // 4 + 1, dtype="<u4") % 5000).tobytes()  # all of them denormal, as F32
+    line = PREDICTION.pack(LINE, 0, 0, 0.5, 0, 0, 0)
+    before = np.frombuffer(tiny, "<u4") // 2
+    arguments = (True, 1, tiny, before.astype("<u4").tobytes(), b"d" * 32, line, 0, 0, 1 << 40)
+    expected = {name: bytes(kernel._kernel.encode(tiny, 6, *arguments, name)) for name in NATIVE}
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor does not flush denormals")
+    try:
+        assert {name: bytes(kernel._kernel.encode(tiny, 6, *arguments, name)) for name in NATIVE} == expected
+    finally:
+        torch.set_flush_denormal(False)
+    assert expected[NATIVE[0]] == twin.encode(tiny, 6, *arguments)
+
+
 @needs_native
 def test_a_wrong_base_gives_wrong_bytes_or_damage_but_never_the_block() -> None:
     before, block, second, _ = trained(8)
@@ -487,12 +584,12 @@ def test_moments_take_rows_and_columns_as_contexts() -> None:
     scale = np.exp(rng.standard_normal((MIB // 2 // row + 1, 1)) * 1.5 + rng.standard_normal((1, row)))
     second = (scale * rng.gamma(2, 0.5, scale.shape) * 1e-8).astype("<f4").view("<u4") >> 16
     block = second.astype("<u2").tobytes()[100 * 2 : 100 * 2 + MIB]
-    plain, by_grid = encode(block, "BF16"), encode(block, "BF16", grid=(row, 100))
+    plain, by_grid = encode(block, "BF16"), encode(block, "BF16", grid=Grid(row, 100))
     assert (by_grid.codec, by_grid.base, by_grid.sibling) == (Codec.FLOAT, None, None)
     assert len(by_grid.payload) < 0.9 * len(plain.payload)
     assert bytes(decode(by_grid.codec, by_grid.payload, MIB)) == block
     for useless in ((1 << 20, 5), (7, 3)):
-        assert len(encode(block, "BF16", grid=useless).payload) < 1.01 * len(plain.payload)
+        assert len(encode(block, "BF16", grid=Grid(*useless)).payload) < 1.01 * len(plain.payload)
 
 
 @needs_native
@@ -500,7 +597,7 @@ def test_zeros_in_a_block_cost_next_to_nothing() -> None:
     rng = np.random.default_rng(10)
     values = (rng.standard_normal((512, 512)) * 0.02).astype("<f4")
     values[rng.random(512) < 0.5] = 0
-    stored = encode(values.tobytes(), "F32", grid=(512, 0))
+    stored = encode(values.tobytes(), "F32", grid=Grid(512, 0))
     assert stored.codec is Codec.FLOAT
     assert len(stored.payload) < 0.84 * np.count_nonzero(values) * 4 + 4096
     assert bytes(decode(stored.codec, stored.payload, MIB)) == values.tobytes()

@@ -13,8 +13,10 @@
 `encode` and `decode` may be called from any thread; their heavy parts release the GIL.
 """
 
-from gpu_train_cas.codecs.codec import Codec, Encoded, Entrant, Grid, Reference
+from gpu_train_cas.codecs.codec import Codec, Encoded, Entrant, Grid, Reference, Role
 from gpu_train_cas.codecs.payload import sibling_of
 from gpu_train_cas.codecs.race import decode, encode, encode_object
 
-__all__ = ["Codec", "Encoded", "Entrant", "Grid", "Reference", "decode", "encode", "encode_object", "sibling_of"]
+__all__ = [
+    "Codec", "Encoded", "Entrant", "Grid", "Reference", "Role", "decode", "encode", "encode_object", "sibling_of",
+]  # fmt: skip

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Protocol
+from enum import Enum, IntEnum
+from typing import NamedTuple, Protocol
 
 
 class Codec(IntEnum):
@@ -16,16 +16,38 @@ class Codec(IntEnum):
     DELTA = 3
 
 
+class Role(Enum):
+    """What a sibling is to the block that is coded with it."""
+
+    SIZES = "sizes"
+    """Its elements tell how large these may be: exp_avg_sq for exp_avg."""
+    EARLIER = "earlier"
+    """The same place of the tensor before the base: where it was heading."""
+    FIRST_MOMENT = "first moment"
+    """exp_avg for exp_avg_sq: its squares are what came in last."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A stored block that another is coded with: its name and its bytes."""
+    """A stored block that another is coded with: its name, its bytes, and for a sibling what it is to the other."""
 
     digest: bytes
     data: bytes | memoryview
+    role: Role = Role.SIZES
 
 
-Grid = tuple[int, int]
-"""Where a block lies in a tensor: elements per row (the last dimension), and the column of its first element."""
+class Grid(NamedTuple):
+    """Where a block lies in its tensor.
+
+    Attributes:
+        row: elements per row: the last dimension.
+        first: the column of the block's first element.
+        is_moment: whether sizes of elements go by rows and columns, as those of Adam's moments do.
+    """
+
+    row: int
+    first: int
+    is_moment: bool = True
 
 
 @dataclass(frozen=True, slots=True)

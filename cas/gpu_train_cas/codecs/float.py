@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from gpu_train_cas.codecs import kernel, planes
-from gpu_train_cas.codecs.codec import Codec, Grid, Reference
+from gpu_train_cas.codecs.codec import Codec, Grid, Reference, Role
 from gpu_train_cas.codecs.payload import ELEMENTS, FLOAT, MODE_KERNEL, rows_of, width_of
 from gpu_train_cas.codecs.sample import estimate, mantissas_are_noise, pieces
 from gpu_train_cas.errors import Damaged
@@ -54,17 +54,16 @@ class Contexts(TypedDict, total=False):
 
     sibling: bytes | memoryview
     sibling_digest: bytes
-    grid: Grid
+    grid: tuple[int, int]
 
 
 def contexts_of(block: bytes | memoryview, element: int, sibling: Reference | None, grid: Grid | None) -> Contexts:
     """What helps a block on its own: its grid, which needs no other block; else a sibling, when a sample says so."""
-    if grid is not None:
-        row, first = grid
+    if grid is not None and grid.is_moment:
         count = len(block) // width_of(element)
-        if GRID_COSTS * (row + rows_of(count, row, first)) <= len(block):
-            return Contexts(grid=grid)
-    if sibling is None or len(sibling.data) != len(block):
+        if GRID_COSTS * (grid.row + rows_of(count, grid.row, grid.first)) <= len(block):
+            return Contexts(grid=(grid.row, grid.first))
+    if sibling is None or sibling.role is not Role.SIZES or len(sibling.data) != len(block):
         return Contexts()
     alone = estimate(block, element, tokens=False)
     if estimate(block, element, tokens=False, sibling=sibling.data) > SIBLING_PAYS * alone:

@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from gpu_train_cas.codecs import twin
-from gpu_train_cas.codecs.payload import BASE_SOURCE, DIGEST_BYTES, FLOAT, GRID_SOURCE, NO_SOURCE, SIBLING_SOURCE
+from gpu_train_cas.codecs.payload import (
+    BASE_SOURCE,
+    DIGEST_BYTES,
+    FLOAT,
+    GRID_SOURCE,
+    NO_SOURCE,
+    SIBLING_SOURCE,
+)
 from gpu_train_cas.errors import Damaged, UsageError
 
 _kernel: Any
@@ -25,7 +32,7 @@ try:
 except ImportError:  # no compiler when this was installed, or another processor
     _kernel = None
 
-FACE = 2
+FACE = 3
 """The native module's arguments and payloads, as this module knows them (FACE in cas/native/module.c)."""
 VARIABLE = "GPU_TRAIN_KERNEL"
 NUMPY = "numpy"
@@ -76,7 +83,8 @@ def outruns_planes() -> bool:
 
 def encode(
     block: Buffer, element: int, limit: int, *, tokens: bool, base: Buffer | None = None,
-    sibling: Buffer | None = None, sibling_digest: bytes | None = None, grid: tuple[int, int] | None = None,
+    sibling: Buffer | None = None, sibling_digest: bytes | None = None, prediction: Buffer | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> bytes | memoryview | None:  # fmt: skip
     """A kernel payload shorter than `limit` bytes, or None.
 
@@ -86,6 +94,7 @@ def encode(
         base: what differences are taken from, and what gives contexts; as long as the block.
         sibling: gives contexts, with the base's where there is one; as long as the block.
         sibling_digest: the sibling's name, for the payload.
+        prediction: what makes the base that differences are taken from, out of base and sibling (see `fit`).
         grid: elements per row of the tensor, and the column of the block's first element: contexts are rows and
             columns then. Not with a base or sibling.
     """
@@ -94,15 +103,36 @@ def encode(
     source = NO_SOURCE if plain else (BASE_SOURCE * (base is not None) + SIBLING_SOURCE * (sibling is not None))
     if grid is not None:
         source = GRID_SOURCE
-    if not source & SIBLING_SOURCE:
+    if prediction is not None:
+        source = BASE_SOURCE
+    elif not source & SIBLING_SOURCE:
         sibling = sibling_digest = None
     if len(block) >> (element & 3) == 0 or row > len(block) // 16:
         return None
     name = variant()
     if name == NUMPY:
-        return twin.encode(block, element, tokens, source, base, sibling, sibling_digest, row, first, limit)
-    made = _kernel.encode(block, element, tokens, source, base, sibling, sibling_digest, row, first, limit, name)
+        return twin.encode(block, element, tokens, source, base, sibling, sibling_digest, prediction, row, first, limit)
+    made = _kernel.encode(
+        block, element, tokens, source, base, sibling, sibling_digest, prediction, row, first, limit, name
+    )
     return None if made is None else memoryview(made).toreadonly()
+
+
+def fit(
+    kind: int, block: Buffer, base: Buffer, sibling: Buffer, rows: tuple[int, int] | None = None
+) -> bytes | None:  # fmt: skip
+    """The prediction of a block of F32 from two others as long, for `encode`; by least squares over a sample.
+
+    None where they say nothing of it, and without a native kernel.
+
+    Args:
+        kind: payload.LINE or payload.SQUARE.
+        rows: elements per row of the tensor, and the column of the block's first element, for coefficients by row.
+    """
+    if variant() == NUMPY:
+        return None
+    found: bytes | None = _kernel.fit(kind, block, base, sibling, *(rows or (0, 0)))
+    return found
 
 
 def decode(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from math import isfinite
 from typing import Self
 
 from gpu_train_cas.errors import Damaged
@@ -17,13 +18,22 @@ STATE_MIN = 1 << 15
 STATE_BYTES = 4 * LANES
 HEADER_BYTES = 28
 DIGEST_BYTES = 32
-SPARSE, UNSIGNED, SIBLING = 1, 2, 4
+SPARSE, UNSIGNED, SIBLING, PREDICTED = 1, 2, 4, 8
 FLOAT = 4
 """Bit of the element byte; bits 0 and 1 are the logarithm of the width."""
 NO_SOURCE, BASE_SOURCE, SIBLING_SOURCE, BOTH_SOURCE, GRID_SOURCE = range(5)
+LINE, SQUARE = 1, 2
+"""Kinds of predictions."""
+PREDICTED_ELEMENT = 6
+PREDICTABLE = ("F32",)
+"""What is predicted: its element byte, and its element types."""
+
+ROW_MOST = 1 << 30
+"""Elements of a row, where predictions go by rows."""
 
 _FIELDS = struct.Struct("<6BH5I")
 _GRID = struct.Struct("<II")
+_PREDICTION = struct.Struct("<III4f")
 
 ELEMENTS = {
     "F8_E4M3": 4, "F8_E5M2": 4, "F8_E4M3FNUZ": 4, "F8_E5M2FNUZ": 4, "BF16": 5, "F16": 5, "F32": 6, "C64": 6,
@@ -105,11 +115,11 @@ class Header:
         good = (
             count > 0
             and self.element < 8
-            and self.flags < 8
+            and self.flags < 16
             and self.top <= top_most(width)
             and self.source <= GRID_SOURCE
             and 1 <= self.groups <= (1 if self.source == NO_SOURCE else GROUPS_MAX)
-            and sibling == bool(self.source & SIBLING_SOURCE)
+            and (self._predicted_well() if self.flags & PREDICTED else sibling == bool(self.source & SIBLING_SOURCE))
             and not (plain and width > 1 and not self.element & FLOAT)
             and not (self.flags & UNSIGNED and (not plain or width == 1))
             and (self.coded <= count if self.sparse else (self.coded == count and self.flag_words == 0))
@@ -118,6 +128,52 @@ class Header:
         )
         if not good:
             raise Damaged(f"the header of a kernel payload contradicts itself or is of a newer gpu-train: {self}")
+
+    def _predicted_well(self) -> bool:
+        fits = self.element == PREDICTED_ELEMENT and self.top > 0 and self.source <= BASE_SOURCE
+        return fits and bool(self.flags & SIBLING)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How the base of a payload is made from two blocks (cas/spec/codecs.md, Predictions).
+
+    Attributes:
+        kind: LINE or SQUARE.
+        row: elements per row; 0 where all have the same coefficients.
+        first: the column of the block's first element.
+        low, step: of each coefficient, which is low + step * byte.
+        rows: for each coefficient a byte for each row that the block has a part of; empty without rows.
+        size_bytes: its length in a payload.
+    """
+
+    kind: int
+    row: int
+    first: int
+    low: tuple[float, float]
+    step: tuple[float, float]
+    rows: tuple[bytes, ...]
+    size_bytes: int
+
+    @classmethod
+    def unpack(cls, data: bytes | memoryview, count: int) -> Self:
+        """Read the one that `data` starts with, for `count` elements.
+
+        Raises:
+            Damaged: when it ends too early, is of no known kind or makes no sense.
+        """
+        if len(data) < _PREDICTION.size:
+            raise Damaged("a kernel payload ends within its prediction")
+        kind, row, first, low, step, low_1, step_1 = _PREDICTION.unpack_from(data)
+        known = kind in (LINE, SQUARE) and (first < row if row else first == 0) and row <= ROW_MOST
+        if not known or not all(map(isfinite, (low, step, low_1, step_1))):
+            raise Damaged(f"a kernel payload with a prediction that is none: kind {kind}, rows of {row} from {first}")
+        rows, at = rows_of(count, row, first) if row else 0, _PREDICTION.size
+        coefficients = 2 if kind == SQUARE else 1
+        if len(data) < at + coefficients * rows:
+            raise Damaged("a kernel payload ends within its prediction")
+        parts = tuple(bytes(data[at + i * rows : at + (i + 1) * rows]) for i in range(coefficients)) if row else ()
+        return cls(kind, row, first, (low, low_1), (step, step_1), parts, at + coefficients * rows)
 
 
 def sibling_of(payload: bytes | memoryview) -> bytes | None:
@@ -186,6 +242,7 @@ class Parts:
 
     header: Header
     count: int
+    prediction: Prediction | None
     grid: Grid | None
     tail: memoryview
     byte_stream: memoryview
@@ -211,7 +268,10 @@ class Parts:
             2 * header.symbol_words, STATE_BYTES * header.sparse, STATE_BYTES,
         ]  # fmt: skip
         at = HEADER_BYTES + DIGEST_BYTES * bool(header.flags & SIBLING)
-        grid = None
+        grid = prediction = None
+        if header.flags & PREDICTED:
+            prediction = Prediction.unpack(view[at:], count)
+            at += prediction.size_bytes
         if header.source == GRID_SOURCE:
             grid = Grid.unpack(view, count)
             at += grid.size_bytes
@@ -221,4 +281,4 @@ class Parts:
         for size in sizes:
             parts.append(view[at : at + size])
             at += size
-        return cls(header, count, grid, *parts)
+        return cls(header, count, prediction, grid, *parts)

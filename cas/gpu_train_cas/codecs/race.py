@@ -36,8 +36,7 @@ def encode(
         base: the same place of the tensor's earlier state; how deep deltas may lie is the caller's affair
             (cas/spec/deltas.md). Used when it helps.
         sibling: the same place of a tensor whose elements tell how large these may be: exp_avg_sq for exp_avg.
-        grid: elements per row of the block's tensor, and the column of the block's first element. For moments above
-            all: their sizes go by rows and columns.
+        grid: where the block lies in its tensor.
         entrants: who takes part, in order, in place of those that suit the block.
     """
     if entrants is None:

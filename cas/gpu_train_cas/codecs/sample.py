@@ -29,7 +29,7 @@ def pieces(data: Buffer) -> Buffer:
 
 def estimate(
     block: Buffer, element: int, *, tokens: bool, base: Buffer | None = None, sibling: Buffer | None = None,
-    grid: tuple[int, int] | None = None,
+    prediction: bytes | None = None, grid: tuple[int, int] | None = None,
 ) -> float:  # fmt: skip
     """About how many bytes the kernel's payload will have, from 32 KiB in pieces; for a grid, 64 KiB in one."""
     whole = len(block)
@@ -41,8 +41,9 @@ def estimate(
         sibling = pieces(sibling) if sibling is not None else None
     digest = bytes(32) if sibling is not None else None
     made = kernel.encode(
-        block, element, 2 * len(block), tokens=tokens, base=base, sibling=sibling, sibling_digest=digest, grid=grid
-    )
+        block, element, 2 * len(block), tokens=tokens, base=base, sibling=sibling, sibling_digest=digest,
+        prediction=prediction, grid=grid,
+    )  # fmt: skip
     if made is None:
         return float(whole)
     fixed = FIXED_BYTES + int.from_bytes(made[6:8], "little")  # and the tables

@@ -21,6 +21,7 @@ from gpu_train_cas.codecs.payload import (
     GRID_SOURCE,
     LANES,
     NO_SOURCE,
+    PREDICTED,
     SCALE_BITS,
     SIBLING,
     SIBLING_SOURCE,
@@ -29,6 +30,7 @@ from gpu_train_cas.codecs.payload import (
     UNSIGNED,
     Header,
     Parts,
+    Prediction,
     alphabet,
     padded,
     top_most,
@@ -77,7 +79,7 @@ def _model(counts: Array, stride: int, contexts: Array, symbols: Array, *, spars
 
 def encode(
     block: Buffer, element: int, tokens: bool, source: int, base: Buffer | None, sibling: Buffer | None,
-    sibling_digest: bytes | None, row: int, first: int, limit: int,
+    sibling_digest: bytes | None, prediction: Buffer | None, row: int, first: int, limit: int,
 ) -> bytes | None:  # fmt: skip
     """The block's payload, None when it would not be shorter than `limit`. As `_kernel.encode`."""
     words, width = Words(element), width_of(element)
@@ -87,6 +89,8 @@ def encode(
         return None
     of_base = words.of(base) if base is not None else None
     of_sibling = words.of(sibling) if sibling is not None else None
+    if prediction is not None and base is not None and sibling is not None:
+        of_base = elements.predicted(Prediction.unpack(memoryview(prediction), count), base, sibling, words)
     contexts = elements.contexts(words, source, of_base, of_sibling, count)
     grid = elements.grid_of(words.contexts(values), row, first) if source == GRID_SOURCE else None
     if grid is not None:
@@ -128,13 +132,14 @@ def encode(
     chosen = _pad(groups[differs]), _pad(symbols, int(np.argmax(model.frequencies[0]))).astype(np.int64)
     symbol_words, symbol_states = rans.encode(model.frequencies[chosen], model.firsts[chosen], SCALE_BITS)
     table = twin_model.write(model, alphabet(element, top), sparse=bool(flags & SPARSE))
-    flags |= SIBLING if sibling_digest is not None else 0
+    flags |= (SIBLING if sibling_digest is not None else 0) | (PREDICTED if prediction is not None else 0)
     header = Header(
         element, top, flags, source, len(model.starts), len(table), len(symbols), len(byte_stream), len(bit_stream),
         len(symbol_words) // 2, len(flag_words) // 2,
     )  # fmt: skip
     payload = b"".join([
-        header.pack(), sibling_digest or b"", grid.pack() if grid is not None else b"", bytes(block[count * width :]),
+        header.pack(), sibling_digest or b"", prediction or b"",
+        grid.pack() if grid is not None else b"", bytes(block[count * width :]),
         byte_stream, bit_stream, table, flag_words, symbol_words, flag_states, symbol_states,
     ])  # fmt: skip
     return payload if len(payload) < limit else None
@@ -148,12 +153,16 @@ def decode(payload: Buffer, length: int, base: Buffer | None, sibling: Buffer | 
     """
     parts = Parts.of(memoryview(payload), length)
     header = parts.header
-    if (header.source & BASE_SOURCE and base is None) or (header.source & SIBLING_SOURCE and sibling is None):
+    both = header.flags & PREDICTED
+    lacks_base = base is None and header.source & BASE_SOURCE | both
+    if lacks_base or (sibling is None and header.source & SIBLING_SOURCE | both):
         raise Damaged("a kernel payload needs another block, and none was given")
     words, count = Words(header.element), parts.count
     model = twin_model.read(parts.table, header.groups, alphabet(header.element, header.top), sparse=header.sparse)
     of_base = words.of(base) if base is not None else np.zeros(count, np.uint64)
     of_sibling = words.of(sibling) if sibling is not None else None
+    if parts.prediction is not None and base is not None and sibling is not None:
+        of_base = elements.predicted(parts.prediction, base, sibling, words)
     source = header.source if header.groups > 1 else NO_SOURCE
     contexts = elements.contexts(words, source, of_base, of_sibling, count)
     if parts.grid is not None:

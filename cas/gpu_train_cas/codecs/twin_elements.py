@@ -12,10 +12,12 @@ from gpu_train_cas.codecs.payload import (
     BASE_SOURCE,
     BOTH_SOURCE,
     FLOAT,
+    LINE,
     SIBLING_SOURCE,
     UNSIGNED,
     Grid,
     Parts,
+    Prediction,
     rows_of,
     width_of,
 )
@@ -88,6 +90,25 @@ class Words:
             return np.clip((words >> np.uint64(52) & np.uint64(0x7FF)).astype(np.int64) - 832, 0, 255)
         x: Array = words >> np.uint64(7 if self.bits == 16 else 23) & np.uint64(255)
         return x.astype(np.int64)
+
+
+def predicted(prediction: Prediction, base: Buffer, sibling: Buffer, words: Words) -> Array:
+    """The words of a predicted base: each operation is one of binary32, in the spec's order."""
+    count = len(base) // 4
+    b, s = (np.frombuffer(each, "<f4", count) for each in (base, sibling))
+    row = np.arange(prediction.first, prediction.first + count) // max(prediction.row, 1)
+    with np.errstate(all="ignore"):
+        c, d = (_coefficients(prediction, which, row) for which in range(2))
+        made = b + c * (b - s) if prediction.kind == LINE else c * b + d * (s * s)
+    return words.of(np.where(np.isnan(made), b, made).astype("<f4").tobytes())
+
+
+def _coefficients(prediction: Prediction, which: int, row: Array) -> Any:
+    """A coefficient for each element, or one for all."""
+    low, step = np.float32(prediction.low[which]), np.float32(prediction.step[which])
+    if which >= len(prediction.rows):
+        return low
+    return low + step * np.frombuffer(prediction.rows[which], np.uint8).astype(np.float32)[row]
 
 
 def grid_contexts(grid: Grid, count: int) -> Array:

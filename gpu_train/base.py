@@ -17,7 +17,7 @@ from typing import Any
 from gpu_train.refresh import Spent, deepest_base
 from gpu_train.tables.checkpoint import VERIFIED, Checkpoint
 from gpu_train.workspace import Workspace
-from gpu_train_cas import Added, Bases, Entry, TensorClass
+from gpu_train_cas import Added, Bases, Entry, Original, TensorClass
 from gpu_train_cas.deltas import MAX_DEPTH
 from gpu_train_cas.errors import GpuTrainError
 
@@ -29,6 +29,9 @@ HISTORY = 512
 
 MAX_ROOTS = 4
 """Directories that a writer looks in: the newest of each pattern, what the job went on from, a model."""
+
+MAX_ORIGINALS = MAX_DEPTH + 2
+"""Checkpoints whose plain files are looked for: a chain of deltas rarely reaches farther back."""
 
 TENSOR_ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".distcp", ".npz", ".npy", ".gguf")
 _DIGITS = re.compile(r"[0-9]+")
@@ -59,7 +62,8 @@ def bases_for(workspace: Workspace, job_id: str, pattern: str, folder: Path) -> 
     if not any(c.pattern == pattern for c in known):
         roots += _roots(workspace, _origins(workspace, job_id))
         roots += workspace.models.roots_for(folder)
-    return Bases(roots[:MAX_ROOTS], _depths([c for c in known if c.pattern == pattern]))
+    alike = [c for c in known if c.pattern == pattern]
+    return Bases(roots[:MAX_ROOTS], _depths(alike), list(_originals(workspace, alike[:MAX_ORIGINALS])))
 
 
 def _newest_of_each(checkpoints: Sequence[Checkpoint], pattern: str) -> list[Checkpoint]:
@@ -90,6 +94,15 @@ def _roots(workspace: Workspace, checkpoints: Iterable[Checkpoint]) -> Iterator[
             yield workspace.store.record(checkpoint.record).root
         except GpuTrainError:  # collected or damaged: it only helps less
             continue
+
+
+def _originals(workspace: Workspace, checkpoints: Iterable[Checkpoint]) -> Iterator[Original]:
+    """Where the trainer still has checkpoints that were stored."""
+    for checkpoint in checkpoints:
+        source = Path(checkpoint.source)
+        if checkpoint.source and source.exists():
+            for root in _roots(workspace, [checkpoint]):
+                yield Original(root, source if source.is_dir() else source.parent)
 
 
 def _depths(newest_first: Sequence[Checkpoint]) -> Mapping[TensorClass, int]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpu_train_cas.gc import CollectReport
     from gpu_train_cas.ingest import Writer
     from gpu_train_cas.manifest import BlockRef, Manifest
+    from gpu_train_cas.originals import Original
     from gpu_train_cas.pairing import Bases
     from gpu_train_cas.progress import OnProgress, Progress
     from gpu_train_cas.reader import File, Reader
@@ -67,6 +68,7 @@ __all__ = [
     "Layout",
     "Manifest",
     "OnProgress",
+    "Original",
     "PackDamage",
     "Progress",
     "Reader",
@@ -102,6 +104,7 @@ __getattr__, __dir__ = lazy_names(
         "gpu_train_cas.gc": ("CollectReport",),
         "gpu_train_cas.ingest": ("Writer",),
         "gpu_train_cas.manifest": ("BlockRef", "Manifest"),
+        "gpu_train_cas.originals": ("Original",),
         "gpu_train_cas.pairing": ("Bases",),
         "gpu_train_cas.progress": ("OnProgress", "Progress"),
         "gpu_train_cas.reader": ("File", "Reader"),

@@ -27,6 +27,7 @@ from gpu_train_cas.formats import FileSource, Layout
 from gpu_train_cas.lease import Lease
 from gpu_train_cas.manifest import Manifest
 from gpu_train_cas.namer import Namer
+from gpu_train_cas.originals import Originals
 from gpu_train_cas.packer import Packer
 from gpu_train_cas.pairing import Bases, Pairer, Pairing
 from gpu_train_cas.progress import Meter, OnProgress
@@ -61,7 +62,9 @@ class Writer:
             self._lease.release()
             raise
         self._packer = Packer(folders.tmp, self._lease.id)
-        self._namer = Namer(registry, tables.index, reader, threads or os.cpu_count() or 1)
+        self._namer = Namer(registry, tables.index, threads or os.cpu_count() or 1)
+        self._originals = Originals(reader, ())
+        self._base_reader = reader
 
     def __enter__(self) -> Self:
         return self
@@ -72,6 +75,7 @@ class Writer:
     def close(self) -> None:
         """Drop what was not committed and end the lease; safe to call twice."""
         self._namer.close()
+        self._originals.close()
         self._packer.discard()
         self._lease.release()
 
@@ -88,7 +92,7 @@ class Writer:
             StorageFull: when the disk is full.
             OSError: when something cannot be read; the message names it.
         """
-        pairer = Pairer(self._reader, bases)
+        pairer = self._pairer(bases)
         return Walk(self, exclude, cache, pairer, Meter("reading", progress), follow=follow).tree(os.fsencode(path))
 
     def add_file(
@@ -100,8 +104,17 @@ class Writer:
         Raises:
             SourceChanged, StorageFull, OSError: as for `add_tree`.
         """
-        pairer = Pairer(self._reader, bases)
+        pairer = self._pairer(bases)
         return Walk(self, None, None, pairer, Meter("reading", progress)).single(os.fsencode(path), name)
+
+    def _pairer(self, bases: Bases | None) -> Pairer:
+        """Who finds bases; they are read from their originals where these still are."""
+        self._originals.close()
+        self._base_reader = self._reader
+        if bases is not None and bases.originals:
+            self._originals = Originals(self._reader, bases.originals)
+            self._base_reader = self._reader.after(self._originals)
+        return Pairer(self._reader, bases)
 
     @contextmanager
     def commit(self) -> Iterator[Transaction]:
@@ -129,7 +142,8 @@ class Writer:
         source = FileSource(fd)
         hasher = FileHasher()
         digests, ends = bytearray(), []
-        for named in self._namer.name(source, blocks(source, shape, holes_of(fd, found)), pairing, hasher):
+        spans = blocks(source, shape, holes_of(fd, found))
+        for named in self._namer.name(source, spans, pairing, self._base_reader, hasher):
             span = named.span
             stored_bytes = None if named.encoded is None else len(named.encoded.payload)
             added.count(pairing.class_of(span), span.end - span.start, stored_bytes, named.depth)

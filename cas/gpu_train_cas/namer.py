@@ -49,10 +49,11 @@ class Named:
 
 
 class _Open(NamedTuple):
-    """A file that is being cut, its partners, and the siblings that must turn up in it."""
+    """A file that is being cut, its partners, who reads them, and the siblings that must turn up in it."""
 
     source: Source
     pairing: Pairing
+    reader: Reader
     promised: set[Digest]
 
 
@@ -63,10 +64,9 @@ class Namer:
         relied: blocks and objects of the store that what was named needs; they must still be there at the commit.
     """
 
-    def __init__(self, registry: Registry, index: Index, reader: Reader, threads: int) -> None:
+    def __init__(self, registry: Registry, index: Index, threads: int) -> None:
         self._registry = registry
         self._index = index
-        self._reader = reader
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ingest")
         self._claims = threading.Lock()
         self._new: set[Digest] = set()
@@ -102,13 +102,17 @@ class Namer:
         self.relied |= self._new
         self._new.clear()
 
-    def name(self, source: Source, spans: Iterator[Span], pairing: Pairing, hasher: FileHasher) -> Iterator[Named]:
+    def name(
+        self, source: Source, spans: Iterator[Span], pairing: Pairing, reader: Reader, hasher: FileHasher
+    ) -> Iterator[Named]:
         """Name and encode a file's spans, in order, holding a bounded amount at once; `hasher` gets its bytes.
+
+        `reader` reads what the store has that helps.
 
         Raises:
             SourceChanged: at the end, when a sibling that was read ahead was something else later.
         """
-        file = _Open(source, pairing, set())
+        file = _Open(source, pairing, reader, set())
         waiting: deque[Future[Named]] = deque()
         held = 0
         for span in spans:
@@ -138,7 +142,7 @@ class Namer:
                 return Named(span, digest)
             self._new.add(digest)
         base = self._base(file.pairing, span)
-        against = None if base is None else self._stored(base.digest, span)
+        against = None if base is None else self._stored(file, base.digest, span)
         sibling = self._sibling(file, span, digest, base if against is not None else None)
         encoded = encode(span.data, span.dtype, base=against, sibling=sibling, grid=file.pairing.grid_of(span))
         named = Named(span, digest, encoded)
@@ -158,10 +162,10 @@ class Namer:
         with self._registry.read() as txn:
             return base_within(txn, self._index, candidate, depth)
 
-    def _stored(self, digest: Digest, span: Span, role: Role = Role.SIZES) -> Reference | None:
+    def _stored(self, file: _Open, digest: Digest, span: Span, role: Role = Role.SIZES) -> Reference | None:
         """A block of the store that helps with a span, if it can be read."""
         try:
-            data = self._reader.block(digest, keep=False)
+            data = file.reader.block(digest, keep=False)
         except (NotFound, Damaged):  # collected this moment, or broken: the block is stored without it
             return None
         return Reference(digest, data, role) if len(data) == span.end - span.start else None
@@ -172,7 +176,7 @@ class Namer:
         if place is None:
             if base is None or base.earlier is None or span.dtype not in PREDICTABLE:
                 return None
-            return self._stored(base.earlier, span, Role.EARLIER)
+            return self._stored(file, base.earlier, span, Role.EARLIER)
         if place.role is Role.FIRST_MOMENT and base is None:
             return None
         data = file.source.pread(place.end - place.start, place.start)

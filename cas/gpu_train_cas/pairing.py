@@ -19,6 +19,7 @@ from gpu_train_cas.digest import HOLE, Digest
 from gpu_train_cas.errors import Damaged, NotFound, TooNew
 from gpu_train_cas.formats import ITEM_BYTES, Layout, Tensor
 from gpu_train_cas.manifest import Manifest
+from gpu_train_cas.originals import Original
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.tensorclass import TensorClass, class_of, class_of_run
 from gpu_train_cas.tree import Entry, EntryKind
@@ -42,10 +43,13 @@ class Bases:
         roots: earlier directories, the most promising first; they must be in the store.
         depths: per class of tensor, how many deltas may already lie below a base; -1 for none at all, so that the
             class is stored afresh. What is not named may go as deep as the engine allows.
+        originals: stored directories, those of `roots` or others, whose plain files may still be there: what they
+            hold is read from them rather than decoded.
     """
 
     roots: Sequence[Entry] = ()
     depths: Mapping[TensorClass, int] = field(default_factory=dict)
+    originals: Sequence[Original] = ()
 
 
 class Pairer:

@@ -49,6 +49,10 @@ class Reader:
         self._needs: dict[Digest, Digest] = {}  # block that is being decoded -> block that its thread waits for
         self._lock = threading.Lock()
 
+    def after(self, source: BlockSource) -> Reader:
+        """A reader that asks another source first; with a cache of its own."""
+        return Reader([source, *self._sources], self._cache_bytes)
+
     def block(self, digest: Digest, *, keep: bool = True) -> bytes | memoryview:
         """The original bytes of a block; `keep` puts them in the cache.
 

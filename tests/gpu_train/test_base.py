@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from gpu_train.importer import import_checkpoints
 from gpu_train.tables.checkpoint import INCOMPLETE, Checkpoint
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
-from gpu_train_cas import Entry, TensorClass
+from gpu_train_cas import Entry, Original, TensorClass
 from gpu_train_cas.deltas import MAX_DEPTH
 
 Write = Callable[..., None]
@@ -98,3 +99,18 @@ def test_checkpoints_of_a_run_are_deltas_and_a_change_of_all_starts_afresh(
 
 def test_a_job_without_checkpoints_has_no_bases(workspace: Workspace, tmp_path: Path) -> None:
     assert bases_for(workspace, "none-aaaaaa", MODEL, tmp_path).roots == []
+
+
+def test_originals_are_the_folders_and_files_that_are_still_there(
+    workspace: Workspace, trained: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    rows = [trained("j", f"checkpoint-{step}", values=weights(step)) for step in (1, 2, 3)]
+    roots = [root_of(workspace, row) for row in rows]
+    found = bases_for(workspace, rows[0].job_id, MODEL, tmp_path).originals
+    assert list(found) == [Original(roots[step - 1], tmp_path / f"checkpoint-{step}") for step in (3, 2, 1)]
+    shutil.rmtree(tmp_path / "checkpoint-2")
+    found = bases_for(workspace, rows[0].job_id, MODEL, tmp_path).originals
+    assert [one.folder.name for one in found] == ["checkpoint-3", "checkpoint-1"]
+    (stored,) = import_checkpoints(workspace, tmp_path / "checkpoint-3" / "model.safetensors", "single")
+    (single,) = bases_for(workspace, stored.checkpoint.job_id, stored.checkpoint.pattern, tmp_path).originals
+    assert single == Original(root_of(workspace, stored.checkpoint), tmp_path / "checkpoint-3")

@@ -24,13 +24,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import peer_codec
 import zstandard
 
-from gpu_train_cas.codecs import Encoded, Reference, decode, encode, kernel, planes
+from gpu_train_cas.codecs import Encoded, Grid, Reference, Role, decode, encode, kernel, planes
 from gpu_train_cas.codecs.payload import ELEMENTS
 from gpu_train_cas.formats import FileSource, Tensor, layout
 
@@ -45,8 +44,13 @@ class Block:
 
     data: bytes
     base: bytes
-    sibling: bytes | None
-    grid: tuple[int, int] | None
+    sibling: Reference | None
+    grid: Grid | None
+
+    @property
+    def sizes(self) -> bytes | None:
+        """A sibling that gives contexts, for the kernel alone."""
+        return bytes(self.sibling.data) if self.sibling is not None and self.sibling.role is Role.SIZES else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,12 @@ class Contestant:
 # ---- streams
 
 
-def tensors(folder: Path) -> dict[str, dict[str, tuple[Tensor, bytes]]]:
+Tensors = dict[str, dict[str, tuple[Tensor, bytes]]]
+
+
+def tensors(folder: Path) -> Tensors:
     """The tensors of a checkpoint and their bytes, by class and by a name that moments of one parameter share."""
-    found: dict[str, dict[str, tuple[Tensor, bytes]]] = {"weights": {}, "exp_avg": {}, "exp_avg_sq": {}}
+    found: Tensors = {"weights": {}, "exp_avg": {}, "exp_avg_sq": {}}
     for path in (folder / "model.safetensors", folder / "optimizer.pt"):
         fd = os.open(path, os.O_RDONLY)
         source = FileSource(fd)
@@ -82,21 +89,33 @@ def tensors(folder: Path) -> dict[str, dict[str, tuple[Tensor, bytes]]]:
 
 
 def streams(corpus: Path, mib: int) -> Iterator[tuple[str, str, list[Block]]]:
-    """Name, type and blocks of each stream of the second checkpoint, with the first as base, cut as the store cuts."""
+    """Name, type and blocks of each stream of a checkpoint, with the one before as base, cut as the store cuts."""
     folders = sorted((p for p in corpus.glob("checkpoint-*")), key=lambda p: int(p.name.rpartition("-")[2]))
-    before, after = tensors(folders[0]), tensors(folders[1])
+    earlier, before, after = (
+        tensors(folder) for folder in (folders[:3] if len(folders) > 2 else folders[:1] + folders[:2])
+    )
     for kind, of in after.items():
         blocks = []
         for name, (tensor, data) in of.items():
-            _, second = after["exp_avg_sq"].get(name, (None, None)) if kind == "exp_avg" else (None, None)
             row = tensor.shape[-1] if len(tensor.shape) > 1 else 0
             for at in range(0, len(data), BLOCK_BYTES):
                 cut = slice(at, at + BLOCK_BYTES)
-                grid = (row, at // DTYPES[tensor.dtype][1] % row) if row else None
-                base = before[kind][name][1][cut]
-                blocks.append(Block(data[cut], base, second[cut] if second else None, grid))
+                grid = Grid(row, at // DTYPES[tensor.dtype][1] % row, kind != "weights") if row else None
+                helper = sibling_of(kind, name, tensor.dtype, earlier, after)
+                sibling = Reference(b"d" * 32, helper[0][cut], helper[1]) if helper is not None else None
+                blocks.append(Block(data[cut], before[kind][name][1][cut], sibling, grid))
         chosen = blocks[:: max(1, len(blocks) // mib)][:mib]
         yield f"{corpus.name} {kind}", next(iter(of.values()))[0].dtype, chosen
+
+
+def sibling_of(kind: str, name: str, dtype: str, earlier: Tensors, now: Tensors) -> tuple[bytes, Role] | None:
+    """What helps beside the base, as the store chooses it."""
+    if dtype == "F32":
+        helpers = {"weights": (earlier["weights"], Role.EARLIER), "exp_avg_sq": (now["exp_avg"], Role.FIRST_MOMENT)}
+    else:
+        helpers = {"exp_avg": (now["exp_avg_sq"], Role.SIZES)}
+    found, role = helpers.get(kind, ({}, Role.SIZES))
+    return (found[name][1], role) if name in found else None
 
 
 # ---- ours
@@ -105,20 +124,23 @@ def streams(corpus: Path, mib: int) -> Iterator[tuple[str, str, list[Block]]]:
 def ours() -> Iterator[Contestant]:
     digest = b"d" * 32
 
-    def referring(block: Block, delta: bool) -> dict[str, Any]:
-        return {
-            "grid": block.grid,
-            "base": Reference(digest, block.base) if delta else None,
-            "sibling": Reference(digest, block.sibling) if block.sibling else None,
-        }
-
     def race(delta: bool) -> Contestant:
         return Contestant(
             "encode/decode",
             delta,
-            lambda block, dtype: encode(block.data, dtype, **referring(block, delta)),
+            lambda block, dtype: encode(
+                block.data,
+                dtype,
+                base=Reference(digest, block.base) if delta else None,
+                sibling=block.sibling,
+                grid=block.grid,
+            ),
             lambda stored, block, dtype: decode(
-                stored.codec, stored.payload, len(block.data), base=block.base, sibling=block.sibling
+                stored.codec,
+                stored.payload,
+                len(block.data),
+                base=block.base,
+                sibling=block.sibling.data if block.sibling is not None else None,
             ),
             lambda stored: len(stored.payload) if isinstance(stored, Encoded) else 0,
         )
@@ -127,20 +149,20 @@ def ours() -> Iterator[Contestant]:
         source = {"": 0, "sibling": 2, "grid": 4}[contexts] + (1 if delta else 0)
 
         def pack(block: Block, dtype: str) -> object:
-            other = block.sibling if contexts == "sibling" else None
-            by_grid = contexts == "grid" and block.grid is not None and block.grid[0] * 16 <= len(block.data)
-            return kernel._kernel.encode(
+            other = block.sizes if contexts == "sibling" else None
+            by_grid = contexts == "grid" and block.grid is not None and block.grid.row * 16 <= len(block.data)
+            made = kernel._kernel.encode(
                 block.data, ELEMENTS[dtype], delta, source if by_grid or contexts != "grid" else 0,
-                block.base if delta else None, other, digest if other else None,
-                *(block.grid if by_grid else (0, 0)), len(block.data) * 5 // 4, name,
+                block.base if delta else None, other, digest if other else None, None,
+                *(block.grid[:2] if by_grid and block.grid is not None else (0, 0)), len(block.data) * 5 // 4, name,
             )  # fmt: skip
+            return None if made is None else memoryview(made)
 
         def unpack(payload: object, block: Block, dtype: str) -> object:
-            out = np.empty(len(block.data), np.uint8)
-            other = block.sibling if contexts == "sibling" else None
-            fault = kernel._kernel.decode(payload, out.data, block.base if delta else None, other, name)
-            assert fault == 0, fault
-            return out.data
+            other = block.sizes if contexts == "sibling" else None
+            made = kernel._kernel.decode(payload, len(block.data), block.base if delta else None, other, name)
+            assert not isinstance(made, int), made
+            return memoryview(made)
 
         return Contestant(f"kernel {name} {contexts}".strip(), delta, pack, unpack)
 
@@ -299,7 +321,7 @@ def main() -> None:
     for name, dtype, blocks in (stream for corpus in options.corpus for stream in streams(corpus, options.mib)):
         if options.only not in name or not blocks:
             continue
-        able = [c for c in everyone if "sibling" not in c.name or blocks[0].sibling]
+        able = [c for c in everyone if "sibling" not in c.name or blocks[0].sizes]
         for delta in (False, True):
             found = measure([c for c in able if c.delta == delta], blocks, dtype, options.repeat)
             print(f"\n{name}{' against the checkpoint before' if delta else ''}, {len(blocks)} blocks")

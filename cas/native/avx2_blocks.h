@@ -92,7 +92,6 @@ INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width
     size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
     const uint8_t *base = b->base ? b->base + at * step : NULL;
     beside_t beside;
-    out += at * step;
     memset(tokens + count, 0, padded - count);
     if (!beside_get(tokens, padded, width, top, &local, &beside))
         return 0;
@@ -229,8 +228,9 @@ static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t c
     return differ;
 }
 
-static int fast_sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
+static ptrdiff_t fast_sparse_undo(const block_t *b, size_t at, size_t count, const uint64_t *flags,
+                                  const uint8_t *values, uint8_t *out)
 {
-    (void)b, (void)count, (void)flags, (void)values, (void)out;
+    (void)b, (void)at, (void)count, (void)flags, (void)values, (void)out;
     return UNHANDLED; /* a copy of the base with some elements changed: plain C is as good */
 }

@@ -149,11 +149,10 @@ INLINE void split_undo_with(size_t count, int width, bool is_unsigned, const uin
     *stream = local;
 }
 
-static int fast_split_undo(const block_t *b, size_t at, size_t count, bool is_unsigned, const uint8_t *symbols,
-                           raw_reader_t *r, uint8_t *out)
+static int fast_split_undo(const block_t *b, size_t count, bool is_unsigned, const uint8_t *symbols, raw_reader_t *r,
+                           uint8_t *out)
 {
     int width = element_width(b->element);
-    out += at * (size_t)width;
     if (width == 2 && is_unsigned)
         split_undo_with(count, 2, true, symbols, r, out);
     else if (width == 2)

@@ -86,7 +86,6 @@ INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width
     size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
     const uint8_t *base = b->base ? b->base + at * step : NULL;
     uint8_t remainders[CHUNK];
-    out += at * step;
     memset(tokens + count, 0, padded - count);
     if (!remainders_get(tokens, padded, top, &local, remainders))
         return 0;
@@ -230,12 +229,13 @@ static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t c
     return differ;
 }
 
-INLINE void sparse_undo_with(const block_t *b, size_t count, int width, unsigned top, const uint64_t *flags,
-                             const uint8_t *values, uint8_t *out)
+INLINE ptrdiff_t sparse_undo_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+                                  const uint64_t *flags, const uint8_t *values, uint8_t *out)
 {
     size_t step = (size_t)width;
+    const uint8_t *start = values;
     for (size_t i = 0; i < count; i += LANES) {
-        const uint8_t *base = b->base && top ? b->base + i * step : NULL;
+        const uint8_t *base = b->base && top ? b->base + (at + i) * step : NULL;
         uint8_t x[4 * LANES], y[4 * LANES] = {0}, *to = out + i * step;
         uint64_t bits = flags[i / LANES];
         if (i + LANES > count) {
@@ -261,12 +261,14 @@ INLINE void sparse_undo_with(const block_t *b, size_t count, int width, unsigned
         if (to == x)
             memcpy(out + i * step, x, (count - i) * step);
     }
+    return (values - start) / width;
 }
 
-static int fast_sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
+static ptrdiff_t fast_sparse_undo(const block_t *b, size_t at, size_t count, const uint64_t *flags,
+                                  const uint8_t *values, uint8_t *out)
 {
-#define CALL(W, T) sparse_undo_with(b, count, W, T, flags, values, out)
+#define CALL(W, T) return sparse_undo_with(b, at, count, W, T, flags, values, out)
     FOR_SPARSE(b->element, b->top, CALL)
 #undef CALL
-    return 0;
+    return UNHANDLED;
 }

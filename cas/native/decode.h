@@ -35,11 +35,21 @@ typedef struct {
     uint8_t lut[256];
     model_t model;
     uint8_t groups[CHUNK + LANES], symbols[CHUNK + LANES];
+    _Alignas(64) uint8_t chunk[8 * CHUNK];
     _Alignas(64) uint32_t tables[]; /* header.groups times SCALE */
 } decoder_t;
 
+/* Where `size` bytes from `offset` on are decoded to: in `out`, or beside it where they are only compared. */
+INLINE uint8_t *place(decoder_t *d, uint8_t *out, size_t offset) { return out ? out + offset : d->chunk; }
+
+INLINE status_t placed(const decoder_t *d, const block_t *b, const uint8_t *out, size_t offset, size_t size)
+{
+    return out || memcmp(d->chunk, b->data + offset, size) == 0 ? KERNEL_OK : NOT_EQUAL;
+}
+
 static status_t dense_decode(const payload_t *p, const block_t *b, decoder_t *d, raw_reader_t *r, uint8_t *out)
 {
+    size_t width = (size_t)element_width(b->element);
     states_t states;
     status_t status = states_read(p->symbol_states, &states);
     const uint8_t *words = p->symbol_words, *end = words + 2 * (size_t)p->header.symbol_words;
@@ -51,10 +61,12 @@ static status_t dense_decode(const payload_t *p, const block_t *b, decoder_t *d,
             groups_of(b, at, count, d->lut, d->groups);
         if (!symbols_decode(&words, end, grouped ? d->groups : NULL, d->symbols, padded, d->tables, &states))
             return BAD_STREAM;
+        uint8_t *to = place(d, out, at * width);
         if (b->top == 0)
-            split_undo(b, at, count, is_unsigned, d->symbols, r, out);
-        else if (!tokens_undo(b, at, count, d->symbols, r, out))
+            split_undo(b, count, is_unsigned, d->symbols, r, to);
+        else if (!tokens_undo(b, at, count, d->symbols, r, to))
             return BAD_STREAM;
+        status = placed(d, b, out, at * width, count * width);
     }
     if (status != KERNEL_OK)
         return status;
@@ -99,13 +111,16 @@ static status_t sparse_decode(const payload_t *p, const block_t *b, decoder_t *d
     }
     if (status == KERNEL_OK && b->top == 0) {
         for (size_t at = 0; at < differ; at += CHUNK)
-            split_undo(b, at, differ - at < CHUNK ? differ - at : CHUNK, p->header.flags & FLAG_UNSIGNED, tokens + at, r,
-                       values);
+            split_undo(b, differ - at < CHUNK ? differ - at : CHUNK, p->header.flags & FLAG_UNSIGNED, tokens + at, r,
+                       values + at * width);
     } else if (status == KERNEL_OK) {
         status = values_undo(tokens, differ, (int)width, b->top, r, values) ? KERNEL_OK : BAD_STREAM;
     }
-    if (status == KERNEL_OK)
-        sparse_undo(b, p->count, flags, values, out);
+    for (size_t at = 0; at < p->count && status == KERNEL_OK; at += CHUNK) {
+        size_t count = p->count - at < CHUNK ? p->count - at : CHUNK;
+        values += width * sparse_undo(b, at, count, flags + at / LANES, values, place(d, out, at * width));
+        status = placed(d, b, out, at * width, count * width);
+    }
     scratch_give(scratch);
     return status;
 }
@@ -156,7 +171,9 @@ static status_t decode(const payload_t *p, const block_t *block, uint8_t *out)
             status = BAD_STREAM;
     }
     scratch_give(d);
-    if (status == KERNEL_OK)
+    if (status == KERNEL_OK && out)
         memcpy(out + p->count * width, p->tail, tail);
+    else if (status == KERNEL_OK && memcmp(p->tail, b->data + p->count * width, tail) != 0)
+        status = NOT_EQUAL;
     return status;
 }

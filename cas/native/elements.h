@@ -4,6 +4,15 @@
 
 #include "kernel.h"
 
+/* `call(width)` with a constant, so that the compiler makes a loop for each. */
+#define FOR_WIDTH(width, call)       \
+    switch (width) {                 \
+    case 1: call(1); break;          \
+    case 2: call(2); break;          \
+    case 4: call(4); break;          \
+    default: call(8); break;         \
+    }
+
 INLINE uint64_t element_load(const uint8_t *data, size_t i, int width)
 {
     uint64_t value = 0;

@@ -169,36 +169,88 @@ static void states_start(states_t *s)
         s->lane[i] = STATE_MIN;
 }
 
-/* The first pass, a chunk after another so that memory is read once: symbols, raw bits, contexts, and for sparse
- * blocks flags. Returns how many elements are coded; SIZE_MAX when `is_unsigned` was asked and does not hold. */
-static size_t symbols_of(encoder_t *e, const block_t *b, size_t count, bool sparse, bool is_unsigned, raw_writer_t *w)
+/* What a pass over a block found. */
+typedef struct {
+    size_t count, coded; /* elements; those of them that are coded */
+    size_t stride;       /* of so many elements one was counted */
+    unsigned symbols;    /* in the alphabet */
+    unsigned lowest, highest, groups;
+    bool sparse, is_unsigned;
+    uint8_t starts[256]; /* of each group, its first context */
+    raw_writer_t raw;
+} pass_t;
+
+/* A chunk after another so that memory is read once: symbols, raw bits, contexts, and for sparse blocks flags.
+ * Returns how many elements are coded; SIZE_MAX when `is_unsigned` was asked and does not hold. */
+static size_t symbols_of(encoder_t *e, const block_t *b, pass_t *p)
 {
-    size_t differ = 0, width = (size_t)element_width(b->element);
+    size_t differ = 0, width = (size_t)element_width(b->element), count = p->count;
     for (size_t at = 0; at < count; at += CHUNK) {
         size_t chunk = count - at < CHUNK ? count - at : CHUNK;
         contexts(b, at, chunk, e->contexts + at);
-        if (sparse)
+        if (p->sparse)
             differ += (size_t)sparse_make(b, at, chunk, e->contexts + at, e->flags + at / LANES, e->kept + differ,
                                           e->values + differ * width);
         else if (b->top)
-            tokens_make(b, at, chunk, e->symbols + at, w);
-        else if (is_unsigned && any_negative(b, at, chunk))
+            tokens_make(b, at, chunk, e->symbols + at, &p->raw);
+        else if (p->is_unsigned && any_negative(b, at, chunk))
             return SIZE_MAX;
         else
-            split_make(b, at, chunk, is_unsigned, e->symbols + at, w);
+            split_make(b, at, chunk, p->is_unsigned, e->symbols + at, &p->raw);
     }
-    if (!sparse)
+    if (!p->sparse)
         return count;
     if (b->top == 0) {
         block_t words = {.data = e->values, .element = b->element};
-        if (is_unsigned && any_negative(&words, 0, differ))
+        if (p->is_unsigned && any_negative(&words, 0, differ))
             return SIZE_MAX;
         for (size_t at = 0; at < differ; at += CHUNK)
-            split_make(&words, at, differ - at < CHUNK ? differ - at : CHUNK, is_unsigned, e->symbols + at, w);
+            split_make(&words, at, differ - at < CHUNK ? differ - at : CHUNK, p->is_unsigned, e->symbols + at, &p->raw);
         return differ;
     }
-    values_make(e->values, differ, (int)width, b->top, e->symbols, w);
+    values_make(e->values, differ, (int)width, b->top, e->symbols, &p->raw);
     return differ;
+}
+
+/* The first pass: symbols of all elements, raw bytes to `at`, raw bits to e->bits. */
+static void pass_make(encoder_t *e, const block_t *b, size_t count, uint8_t *at, pass_t *p)
+{
+    *p = (pass_t){.count = count, .symbols = alphabet(b->element, b->top), .raw = {at, e->bits, 0, 0}};
+    p->sparse = mostly_same(b, count);
+    p->is_unsigned = b->top == 0 && element_width(b->element) > 1;
+    p->coded = symbols_of(e, b, p);
+    if (p->coded == SIZE_MAX) { /* one was negative after all */
+        p->raw = (raw_writer_t){at, e->bits, 0, 0};
+        p->is_unsigned = false;
+        p->coded = symbols_of(e, b, p);
+    }
+}
+
+/* Count symbols by context, and find which contexts share a table; a table costs as if it were for `per` times as
+ * many elements as there are. */
+static void pass_count(encoder_t *e, const block_t *b, pass_t *p, size_t per)
+{
+    bool by_context = b->source != SOURCE_NONE;
+    if (by_context)
+        range_of(e->contexts, p->count, &p->lowest, &p->highest);
+    size_t rows = p->highest - p->lowest + 1;
+    memset(e->counts + p->lowest, 0, rows * sizeof *e->counts);
+    memset(e->counts + 256 + p->lowest, 0, rows * sizeof *e->counts);
+    p->stride = 1;
+    if (p->sparse) {
+        count_pairs(e->counts, e->kept, e->symbols, p->coded, 1);
+        count_same(e->counts, e->contexts, p->count, stride_for(p->count));
+    } else {
+        p->stride = stride_for(p->count);
+        if (by_context)
+            count_pairs(e->counts, e->contexts, e->symbols, p->count, p->stride);
+        else
+            count_symbols(e->counts, e->symbols, p->count, p->stride);
+    }
+    for (unsigned c = p->lowest; c <= p->highest; c++)
+        for (unsigned i = 0; i < p->symbols; i++)
+            e->counts[c][i] += e->counts[256 + c][i];
+    p->groups = group_contexts(e->counts, p->lowest, p->highest, p->symbols, (unsigned)(p->stride * per), p->starts);
 }
 
 /* Source grid: the bytes of columns and rows, for the payload and for the contexts. */
@@ -215,106 +267,83 @@ static uint8_t *grid_write(encoder_t *e, block_t *b, size_t count, uint8_t *at)
     return at + b->row + rows;
 }
 
+/* Contexts to groups, and groups to tables. Returns the groups of the coded elements, filled up with group 0. */
+static uint8_t *pass_model(encoder_t *e, const block_t *b, const pass_t *p)
+{
+    size_t whole = (p->coded + LANES - 1) / LANES * LANES, padded = (p->count + LANES - 1) / LANES * LANES;
+    uint8_t lut[256], *groups = p->sparse ? e->kept : e->contexts;
+    uint32_t zeros[GROUPS_MAX] = {0};
+    lut_fill(p->starts, p->groups, lut);
+    if (p->sparse) {
+        map_bytes(e->contexts, padded, lut);
+        memset(e->contexts + p->count, 0, padded - p->count);
+    }
+    if (p->groups > 1) {
+        map_bytes(groups, whole, lut);
+        memset(groups + p->coded, 0, whole - p->coded);
+    } else if (b->source != SOURCE_NONE)
+        memset(groups, 0, whole);
+    if (p->stride > 1)
+        count_missing(e->counts, p->groups, groups, e->symbols, p->count);
+    for (size_t i = 0; p->sparse && !b->top && i < p->coded; i++)
+        zeros[groups[i]] += !e->symbols[i];
+    model_make(e, p->groups, p->symbols, p->sparse, zeros);
+    memset(e->symbols + p->coded, padding_symbol(e->model), whole - p->coded);
+    return groups;
+}
+
+/* What follows the raw bytes, once it is known to be short enough. Returns the payload's length, 0 when it is not. */
+static size_t payload_write(encoder_t *e, pass_t *p, header_t *h, const uint8_t *groups, uint8_t *out, size_t limit)
+{
+    size_t whole = (p->coded + LANES - 1) / LANES * LANES, padded = (p->count + LANES - 1) / LANES * LANES;
+    uint16_t *flag_words = e->flag_words, *symbol_words = e->symbol_words;
+    states_t flag_states, symbol_states;
+    states_start(&flag_states);
+    states_start(&symbol_states);
+    if (p->sparse)
+        flag_words = flags_encode(e->flags, e->contexts, padded, e->model->same, flag_words, &flag_states);
+    symbol_words = symbols_encode(e->symbols, groups, whole, e->tables, symbol_words, &symbol_states);
+    h->bit_bytes = (uint32_t)(p->raw.bits - e->bits + (p->raw.filled ? 1 : 0));
+    h->symbol_words = (uint32_t)(e->symbol_words - symbol_words);
+    h->flag_words = (uint32_t)(e->flag_words - flag_words);
+    size_t known = (size_t)(p->raw.bytes - out) + h->bit_bytes + 2 * ((size_t)h->symbol_words + h->flag_words) +
+                   (p->sparse ? 2u : 1u) * STATE_BYTES;
+    if (known >= limit)
+        return 0;
+    uint8_t *at = append(p->raw.bytes, e->bits, h->bit_bytes);
+    h->table_bytes = (uint16_t)model_write(at, e->model, p->groups, p->starts, p->symbols, p->sparse);
+    at = append(at + h->table_bytes, flag_words, 2 * (size_t)h->flag_words);
+    at = append(at, symbol_words, 2 * (size_t)h->symbol_words);
+    at = p->sparse ? append(at, flag_states.lane, STATE_BYTES) : at;
+    at = append(at, symbol_states.lane, STATE_BYTES);
+    header_write(out, h);
+    return (size_t)(at - out) < limit ? (size_t)(at - out) : 0;
+}
+
 static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint8_t *out, size_t limit)
 {
     block_t with = *block, *b = &with;
-    int width = element_width(b->element);
-    unsigned lowest = 0, highest = 0;
-    size_t stride = 1, coded = count, tail = b->length - count * (size_t)width;
-    size_t padded = (count + LANES - 1) / LANES * LANES;
-    bool sparse = false, grouped = b->source != SOURCE_NONE;
-    uint8_t starts[256], lut[256], *at = out + HEADER_BYTES, *contexts_of = e->contexts;
-    uint16_t *flag_words = e->flag_words, *symbol_words = e->symbol_words;
-    states_t flag_states, symbol_states;
-    header_t h = {.element = b->element, .source = b->source};
-    if (b->digest) {
-        h.flags |= FLAG_SIBLING;
-        at = append(at, b->digest, DIGEST_BYTES);
-    }
-    if (b->prediction.kind) {
+    size_t width = (size_t)element_width(b->element);
+    uint8_t *at = out + HEADER_BYTES;
+    header_t h = {.element = b->element, .source = b->source, .flags = b->digest ? FLAG_SIBLING : 0};
+    pass_t p;
+    b->top = b->top ? (uint8_t)top_most((int)width) : 0;
+    at = b->digest ? append(at, b->digest, DIGEST_BYTES) : at;
+    if (b->prediction.kind != PREDICT_NOTHING) {
         h.flags |= FLAG_PREDICTED;
         at = append(at, b->predicted, b->predicted_bytes);
     }
-    if (b->source == SOURCE_GRID)
-        at = grid_write(e, b, count, at);
-    at = append(at, b->data + count * (size_t)width, tail);
-    raw_writer_t w = {at, e->bits, 0, 0};
-    b->top = b->top ? (uint8_t)top_most(width) : 0;
-    sparse = mostly_same(b, count);
-    bool is_unsigned = !b->top && width > 1;
-    coded = symbols_of(e, b, count, sparse, is_unsigned, &w);
-    if (coded == SIZE_MAX) { /* one was negative after all */
-        w = (raw_writer_t){at, e->bits, 0, 0};
-        is_unsigned = false;
-        coded = symbols_of(e, b, count, sparse, is_unsigned, &w);
-    }
-    h.flags |= (sparse ? FLAG_SPARSE : 0) | (is_unsigned ? FLAG_UNSIGNED : 0);
-    if (grouped)
-        range_of(e->contexts, count, &lowest, &highest);
-    memset(e->counts + lowest, 0, (highest - lowest + 1) * sizeof *e->counts);
-    memset(e->counts + 256 + lowest, 0, (highest - lowest + 1) * sizeof *e->counts);
-    if (sparse) {
-        count_pairs(e->counts, e->kept, e->symbols, coded, 1);
-        count_same(e->counts, e->contexts, count, stride_for(count));
-    } else {
-        stride = stride_for(count);
-        if (grouped)
-            count_pairs(e->counts, e->contexts, e->symbols, count, stride);
-        else
-            count_symbols(e->counts, e->symbols, count, stride);
-    }
+    at = b->source == SOURCE_GRID ? grid_write(e, b, count, at) : at;
+    at = append(at, b->data + count * width, b->length - count * width);
+    pass_make(e, b, count, at, &p);
+    pass_count(e, b, &p, 1);
+    const uint8_t *groups = pass_model(e, b, &p);
+    h.flags |= (uint8_t)((p.sparse ? FLAG_SPARSE : 0) | (p.is_unsigned ? FLAG_UNSIGNED : 0));
     h.top = b->top;
-    unsigned symbols = alphabet(b->element, b->top);
-    for (unsigned c = lowest; c <= highest; c++)
-        for (unsigned i = 0; i < symbols; i++)
-            e->counts[c][i] += e->counts[256 + c][i];
-    unsigned groups = group_contexts(e->counts, lowest, highest, symbols, (unsigned)stride, starts);
-    lut_fill(starts, groups, lut);
-    if (sparse) {
-        map_bytes(e->contexts, padded, lut);
-        memset(e->contexts + count, 0, padded - count);
-        contexts_of = e->kept;
-    }
-    size_t whole = (coded + LANES - 1) / LANES * LANES;
-    if (groups > 1) {
-        map_bytes(contexts_of, whole, lut);
-        memset(contexts_of + coded, 0, whole - coded);
-    } else if (grouped)
-        memset(contexts_of, 0, whole);
-    if (stride > 1)
-        count_missing(e->counts, groups, contexts_of, e->symbols, count);
-    uint32_t zeros[GROUPS_MAX] = {0};
-    for (size_t i = 0; sparse && !b->top && i < coded; i++)
-        zeros[contexts_of[i]] += !e->symbols[i];
-    model_make(e, groups, symbols, sparse, zeros);
-    if (sparse) {
-        states_start(&flag_states);
-        flag_words = flags_encode(e->flags, e->contexts, padded, e->model->same, flag_words, &flag_states);
-    }
-    memset(e->symbols + coded, padding_symbol(e->model), whole - coded);
-    states_start(&symbol_states);
-    symbol_words =
-        symbols_encode(e->symbols, groups > 1 ? contexts_of : NULL, whole, e->tables, symbol_words, &symbol_states);
-
-    h.groups = (uint8_t)groups;
-    h.coded = (uint32_t)coded;
-    h.byte_bytes = (uint32_t)(w.bytes - at);
-    h.bit_bytes = (uint32_t)(w.bits - e->bits + (w.filled ? 1 : 0));
-    h.symbol_words = (uint32_t)(e->symbol_words - symbol_words);
-    h.flag_words = (uint32_t)(e->flag_words - flag_words);
-    size_t known = (size_t)(w.bytes - out) + h.bit_bytes + 2 * ((size_t)h.symbol_words + h.flag_words) +
-                   (sparse ? 2u : 1u) * STATE_BYTES;
-    if (known >= limit)
-        return 0;
-    at = append(w.bytes, e->bits, h.bit_bytes);
-    h.table_bytes = (uint16_t)model_write(at, e->model, groups, starts, symbols, sparse);
-    at += h.table_bytes;
-    at = append(at, flag_words, 2 * (size_t)h.flag_words);
-    at = append(at, symbol_words, 2 * (size_t)h.symbol_words);
-    at = sparse ? append(at, flag_states.lane, STATE_BYTES) : at;
-    at = append(at, symbol_states.lane, STATE_BYTES);
-    header_write(out, &h);
-    return (size_t)(at - out) < limit ? (size_t)(at - out) : 0;
+    h.groups = (uint8_t)p.groups;
+    h.coded = (uint32_t)p.coded;
+    h.byte_bytes = (uint32_t)(p.raw.bytes - at);
+    return payload_write(e, &p, &h, p.groups > 1 ? groups : NULL, out, limit);
 }
 
 static size_t encode(const block_t *b, uint8_t *out, size_t limit)
@@ -323,13 +352,14 @@ static size_t encode(const block_t *b, uint8_t *out, size_t limit)
     if (count == 0 || count > ELEMENTS_MOST)
         return 0;
     encoder_t e;
-    size_t needed = encoder_lay(&e, 0, count, width);
     block_t with = *b;
-    uint8_t *memory = scratch_take(needed + (with.prediction.kind ? with.length : 0));
+    bool predicted = b->prediction.kind != PREDICT_NOTHING;
+    size_t lay = encoder_lay(&e, 0, count, width);
+    uint8_t *memory = scratch_take(lay + (predicted ? b->length : 0));
     if (!memory)
-        return (size_t)-1;
-    if (with.prediction.kind)
-        predict_base(&with, memory + needed);
+        return NO_MEMORY;
+    if (predicted)
+        predict_base(&with, memory + lay);
     encoder_lay(&e, (uintptr_t)memory, count, width);
     size_t size = encode_with(&e, &with, count, out, limit);
     scratch_give(memory);

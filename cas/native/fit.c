@@ -112,7 +112,7 @@ size_t prediction_fit(const block_t *b, uint8_t kind, uint32_t row, uint32_t fir
         return 0;
     float *fitted[2] = {scratch_take(2 * (rows + 1) * sizeof(float)), NULL};
     if (!fitted[0])
-        return (size_t)-1;
+        return NO_MEMORY;
     fitted[1] = fitted[0] + rows;
     size_t step = count / PIECES > PIECE ? count / PIECES : PIECE;
     for (size_t from = 0; from < count; from += step)

@@ -24,6 +24,20 @@ INLINE int32_t times_log2(uint32_t count)
     return (int32_t)(value * log * 16.0f);
 }
 
+uint32_t entropy(const uint32_t *counts, unsigned symbols, unsigned *used)
+{
+    uint32_t total = 0;
+    int32_t sum = 0;
+    *used = 0;
+    for (unsigned i = 0; i < symbols; i++) {
+        total += counts[i];
+        *used += counts[i] != 0;
+        sum += times_log2(counts[i]);
+    }
+    int32_t bits = times_log2(total) - sum;
+    return bits > 0 ? (uint32_t)bits : 0;
+}
+
 /* Sixteenths of bits to code the symbols of `a` (and `b`) together, their table included; 0 of nothing. */
 static int32_t cost(const uint32_t *a, const uint32_t *b, unsigned symbols, unsigned stride)
 {

@@ -4,6 +4,7 @@
  *   table.c      frequencies: scaled, serialised, read back, spread into coding tables
  *   grouping.c   which contexts share a table
  *   fit.c        coefficients of predictions
+ *   sample.c     what a few pieces say about a whole block
  *   variant.h    encoder and decoder, in plain C; included once per instruction set:
  *   variant_*.c  scalar, and with lanes_avx2.h or lanes_avx512.h (and what they include) in place of the hot loops
  *   select.c     the best variant that this processor runs
@@ -102,8 +103,10 @@ typedef enum {
     BAD_STATE,
     BAD_STREAM, /* ends too early or too late */
     BAD_MEMORY,
+    NOT_EQUAL, /* it decodes to something else than the block */
 } status_t;
 
+#define NO_MEMORY ((size_t)-1) /* in place of a length */
 enum { UNHANDLED = -1 }; /* what a variant's own loop returns for widths it leaves to plain C */
 
 /* Element 4i + j of a group has the lane 16j + i: a vector's lanes are then one byte of each of its words. */
@@ -116,13 +119,35 @@ typedef struct {
     uint32_t same[GROUPS_MAX]; /* of FLAG_SCALE: how often an element equals its base */
 } model_t;
 
+/* What the caller of `pack` knows of a block. */
+typedef struct {
+    uint8_t predicts;    /* what its sibling makes of its base; PREDICT_NOTHING where it tells how large elements are */
+    bool is_moment;      /* sizes of elements go by rows and columns */
+    uint32_t row, first; /* elements per row of the tensor, or 0; the column of the block's first element */
+} known_t;
+
+/* What samples say of a block, and what came of it. */
+typedef struct {
+    bool constant; /* one element again and again: nothing else was looked at */
+    bool regular;  /* the bits below the exponent are no noise: planes may be shorter */
+    bool repeats;  /* its bytes repeat: zstd may be shorter */
+    bool coded;    /* by the kernel, as `delta` and `source` say; else it does not pay */
+    bool delta;
+    bool predicted; /* the base is a prediction */
+    uint8_t source;
+    bool wrong; /* the payload was decoded, and is not the block */
+} plan_t;
+
 typedef struct {
     const char *name;
-    /* The payload's length; 0 when it would not be shorter than `limit`; (size_t)-1 without memory.
+    /* The payload's length; 0 when it would not be shorter than `limit`; NO_MEMORY.
      * `limit` is at most kernel_limit(length); `out` has kernel_bound(length) bytes. */
     size_t (*encode)(const block_t *block, uint8_t *out, size_t limit);
-    /* Decodes into `out` (block->length bytes) from a checked payload. */
+    /* Decodes into `out` (block->length bytes) from a checked payload; where it is NULL, compares with block->data. */
     status_t (*decode)(const payload_t *payload, const block_t *block, uint8_t *out);
+    /* `encode` in the way that samples say is shortest: data, base, sibling, digest, length and element are given, the
+     * rest of the block is found. The payload was decoded and compared. */
+    size_t (*pack)(const block_t *block, const known_t *known, uint8_t *out, size_t limit, plan_t *plan);
 } variant_t;
 
 extern const variant_t kernel_scalar;
@@ -169,10 +194,28 @@ typedef uint32_t counts_t[SYMBOLS];
 unsigned group_contexts(counts_t *counts, unsigned lowest, unsigned highest, unsigned symbols, unsigned stride,
                         uint8_t *starts);
 void lut_fill(const uint8_t *starts, unsigned groups, uint8_t *lut);
+uint32_t entropy(const uint32_t *counts, unsigned symbols, unsigned *used); /* of all that was counted, in sixteenths
+                                                                             * of a bit; `used`: symbols that occur */
+
+/* sample.c */
+enum {
+    SAMPLE_PIECES = 4,
+    SAMPLE_PIECE_BYTES = 8 << 10,
+    SAMPLE_BYTES = SAMPLE_PIECES * SAMPLE_PIECE_BYTES,
+    SAMPLE_BYTES_MAX = 2 * SAMPLE_BYTES, /* no longer block is its own sample */
+    GRID_ELEMENTS = 16 << 10,
+    GRID_COLUMNS = 1 << 10,
+    USED_SIXTEENTHS = 12, /* few symbols show less entropy than they come from: by so much for each that occurs */
+};
+block_t sample_pieces(const block_t *block, uint8_t *room); /* `room` for 3 * SAMPLE_BYTES: data, base, sibling */
+block_t sample_grid(const block_t *block, uint8_t *room);   /* whole rows, or parts of them; for 8 * GRID_ELEMENTS */
+bool sample_regular(const block_t *sample);
+bool sample_repeats(const block_t *sample);
+size_t sample_planes(const block_t *sample, size_t length); /* about how many bytes planes take of `length` */
 
 /* fit.c: writes the prediction of that kind for b->data from b->base and b->sibling, as it stands in a payload, with
  * coefficients for each row if `row` is not 0. `out` has prediction_bound bytes. Returns its length; 0 when these say
- * nothing of the block, (size_t)-1 without memory. */
+ * nothing of the block, NO_MEMORY. */
 size_t prediction_fit(const block_t *b, uint8_t kind, uint32_t row, uint32_t first, uint8_t *out);
 INLINE size_t prediction_bound(size_t count, uint32_t row)
 {

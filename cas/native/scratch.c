@@ -4,37 +4,50 @@
 
 #include "kernel.h"
 
-enum { KEPT = 8, KEPT_BYTES_MAX = 32 << 20, ALIGNMENT = 64 };
+enum { CLASSES = 16, KEPT = 8, SMALLEST_LOG2 = 10, ALIGNMENT = 64 }; /* up to 32 MiB is kept */
 
 typedef struct {
-    size_t size;
-    char unused[ALIGNMENT - sizeof(size_t)];
+    unsigned class; /* 1 KiB << class; CLASSES: larger, and not kept */
+    char unused[ALIGNMENT - sizeof(unsigned)];
 } head_t;
 
-static _Atomic(head_t *) kept[KEPT];
+static _Atomic(head_t *) kept[CLASSES][KEPT];
+
+static unsigned class_of(size_t size)
+{
+    unsigned class = 0;
+#ifdef __SANITIZE_ADDRESS__
+    return CLASSES; /* memory of about the size asked for, so that a step beyond it is seen */
+#endif
+    while (class < CLASSES && ((size_t)1 << (SMALLEST_LOG2 + class)) < size)
+        class++;
+    return class;
+}
 
 void *scratch_take(size_t size)
 {
-    for (int i = 0; i < KEPT; i++) {
-        head_t *found = atomic_exchange(&kept[i], NULL);
-        if (found && found->size >= size)
+    unsigned class = class_of(size);
+    for (int i = 0; i < KEPT && class < CLASSES; i++) {
+        head_t *found = atomic_exchange(&kept[class][i], NULL);
+        if (found)
             return found + 1;
-        free(found); /* too small, and soon replaced by one that is not */
     }
-    size_t whole = (sizeof(head_t) + size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    head_t *made = aligned_alloc(ALIGNMENT, whole);
+    size_t whole = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (class < CLASSES)
+        whole = (size_t)1 << (SMALLEST_LOG2 + class);
+    head_t *made = aligned_alloc(ALIGNMENT, sizeof(head_t) + whole);
     if (!made)
         return NULL;
-    made->size = whole - sizeof(head_t);
+    made->class = class;
     return made + 1;
 }
 
 void scratch_give(void *scratch)
 {
     head_t *head = (head_t *)scratch - 1;
-    for (int i = 0; i < KEPT && head->size <= KEPT_BYTES_MAX; i++) {
+    for (int i = 0; i < KEPT && head->class < CLASSES; i++) {
         head_t *empty = NULL;
-        if (atomic_compare_exchange_strong(&kept[i], &empty, head))
+        if (atomic_compare_exchange_strong(&kept[head->class][i], &empty, head))
             return;
     }
     free(head);

@@ -6,23 +6,16 @@
 
 #ifdef FAST
 #define TRY(call) fast_##call
+#define OUTRUNS_PLANES true
 #else
 #define TRY(call) UNHANDLED
+#define OUTRUNS_PLANES false
 #endif
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define TEXT_(a) #a
 #define TEXT(a) TEXT_(a)
-
-/* Call `name(width, top, ...)` with constants, so that the compiler makes a loop for each. */
-#define FOR_WIDTH(width, call)       \
-    switch (width) {                 \
-    case 1: call(1); break;          \
-    case 2: call(2); break;          \
-    case 4: call(4); break;          \
-    default: call(8); break;         \
-    }
 
 INLINE unsigned element_of_lane(unsigned lane) { return (lane & 15) * 4 + (lane >> 4); }
 
@@ -215,7 +208,7 @@ static void tokens_make(const block_t *b, size_t at, size_t count, uint8_t *toke
     *w = local;
 }
 
-/* The reverse for elements at..at+count, at most CHUNK; false when a stream is too short. */
+/* The reverse for elements at..at+count, at most CHUNK, to `out`; false when a stream is too short. */
 static int tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
     int done = TRY(tokens_undo(b, at, count, tokens, r, out));
@@ -230,7 +223,7 @@ static int tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *token
             return false;                                                                     \
         uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                       \
         uint64_t z = token_value(tokens[i], get_raw(&local, token_raw_bits(tokens[i], W, top)), W, top); \
-        element_store(out, at + i, W, undo_difference(z, base, W, is_float));                 \
+        element_store(out, i, W, undo_difference(z, base, W, is_float));                      \
     }
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
@@ -277,16 +270,19 @@ static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t c
 
 #endif
 
-static void sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
+/* Elements at..at+count to `out`, of `values` as many as it takes; returns how many. */
+static size_t sparse_undo(const block_t *b, size_t at, size_t count, const uint64_t *flags, const uint8_t *values,
+                          uint8_t *out)
 {
-    if (TRY(sparse_undo(b, count, flags, values, out)) != UNHANDLED)
-        return;
-    size_t used = 0, size = count * (size_t)element_width(b->element);
+    ptrdiff_t done = TRY(sparse_undo(b, at, count, flags, values, out));
+    if (done != UNHANDLED)
+        return (size_t)done;
+    size_t used = 0, width = (size_t)element_width(b->element);
     bool is_float = b->element & ELEMENT_FLOAT;
     if (b->base && b->top)
-        memcpy(out, b->base, size);
+        memcpy(out, b->base + at * width, count * width);
     else
-        memset(out, 0, size);
+        memset(out, 0, count * width);
 #define CALL(W)                                                                                  \
     for (size_t group = 0; group * LANES < count; group++)                                       \
         for (uint64_t bits = flags[group]; bits; bits &= bits - 1) {                             \
@@ -296,8 +292,9 @@ static void sparse_undo(const block_t *b, size_t count, const uint64_t *flags, c
                 z = undo_difference(z, element_load(out, i, W), W, is_float);                    \
             element_store(out, i, W, z);                                                         \
         }
-    FOR_WIDTH(element_width(b->element), CALL)
+    FOR_WIDTH(width, CALL)
 #undef CALL
+    return used;
 }
 
 /* Tokens of differences, and the reverse. */
@@ -358,15 +355,15 @@ static void split_make(const block_t *b, size_t at, size_t count, bool is_unsign
 #undef CALL
 }
 
-/* Elements at..at+count, at most CHUNK, from their symbols; the streams' lengths were checked before. */
-static void split_undo(const block_t *b, size_t at, size_t count, bool is_unsigned, const uint8_t *symbols,
+/* `count` elements, at most CHUNK, from their symbols to `out`; the streams' lengths were checked before. */
+static void split_undo(const block_t *b, size_t count, bool is_unsigned, const uint8_t *symbols,
                        raw_reader_t *r, uint8_t *out)
 {
-    if (TRY(split_undo(b, at, count, is_unsigned, symbols, r, out)) != UNHANDLED)
+    if (TRY(split_undo(b, count, is_unsigned, symbols, r, out)) != UNHANDLED)
         return;
 #define CALL(W)                        \
     for (size_t i = 0; i < count; i++) \
-        element_store(out, at + i, W, join_one(symbols[i], W, is_unsigned, r));
+        element_store(out, i, W, join_one(symbols[i], W, is_unsigned, r));
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
 }
@@ -374,5 +371,6 @@ static void split_undo(const block_t *b, size_t at, size_t count, bool is_unsign
 #include "predict.h"
 #include "encode.h"
 #include "decode.h"
+#include "weigh.h"
 
-const variant_t JOIN(kernel, VARIANT) = {TEXT(VARIANT), encode, decode};
+const variant_t JOIN(kernel, VARIANT) = {TEXT(VARIANT), encode, decode, pack};

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import struct
+import subprocess
+import sys
 import threading
 import tracemalloc
 from pathlib import Path
@@ -15,7 +17,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_train_cas.codecs import Codec, Encoded, decode, encode, encode_object
+from gpu_train_cas.codecs import Codec, Encoded, decode, encode, encode_object, kernel
 from gpu_train_cas.errors import Damaged
 from gpu_train_cas.formats import ITEM_BYTES
 
@@ -116,9 +118,37 @@ def test_token_ids_lose_their_empty_planes() -> None:
     assert len(round_trip(ids, "I64").payload) < 0.26 * MIB
 
 
-def test_zeros_take_almost_nothing() -> None:
-    assert len(round_trip(bytes(MIB), "F32").payload) < 64
-    assert len(round_trip(bytes(MIB)).payload) < 128
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_block_of_one_value_takes_almost_nothing(dtype: str) -> None:
+    for value in (bytes(8), b"\0\0\x80\x3f" * 2, b"\x80\x3f" * 4):
+        assert len(round_trip(value * (MIB // 8), dtype).payload) <= 128
+        assert len(round_trip(value * (MIB // 8) + value[:5], dtype).payload) < 160
+
+
+def test_usual_blocks_are_encoded_and_decoded_without_numpy() -> None:
+    """It takes longer to import than most commands take."""
+    child = """
+import os, struct, sys
+from gpu_train_cas.codecs import Codec, Reference, decode, encode, encode_object, kernel
+noise = os.urandom(1 << 18)
+weights = b"".join(noise[i : i + 3] + b"\\x3c" for i in range(0, len(noise), 4))
+near = b"".join(noise[i : i + 1] + weights[i + 1 : i + 4] for i in range(0, len(weights), 4))
+base = Reference(b"b" * 32, near)
+blocks = [(weights, "F32", None), (weights, "F32", base), (bytes(1 << 20), "F32", None)]
+found = set()
+for block, dtype, base in [*blocks, (noise, "F32", None), (noise, "", None)]:
+    stored = encode(block, dtype, base=base)
+    found.add(stored.codec)
+    assert bytes(decode(stored.codec, stored.payload, len(block), base=base and base.data)) == block
+encode_object(b"manifest" * 100)
+assert found == {Codec.FLOAT, Codec.DELTA, Codec.RAW}, found
+ours = [(name, vars(module)) for name, module in sys.modules.items() if name.startswith("gpu_train_cas.codecs")]
+print([name for name, known in ours if sys.modules.get("numpy", "absent") in known.values()])
+"""
+    if not kernel.writes():
+        pytest.skip("no native kernel")
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout) == ("", "[]\n")
 
 
 def test_zstd_wins_where_rows_repeat_out_of_order() -> None:
@@ -148,6 +178,7 @@ class Liar:
     """Offers a short payload that decodes to something else."""
 
     codec = Codec.FLOAT
+    proves = False
 
     def __init__(self, decoded: bytes | Exception) -> None:
         self.decoded = decoded
@@ -181,9 +212,22 @@ def test_a_lying_codec_is_refused_and_the_block_stored_raw(length: int, caplog: 
         assert "codec FLOAT did not give a block" in caplog.text
 
 
+def test_a_codec_that_finds_its_own_fault_is_passed_over_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Contrite(Liar):
+        proves = True
+
+        def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | None:
+            raise Damaged("it decodes to something else")
+
+    block = noise(100)
+    assert encode(block, "F32", entrants=[Contrite(b"")]) == Encoded(Codec.RAW, block)
+    assert "codec FLOAT did not give a block" in caplog.text
+
+
 def test_an_honest_codec_takes_the_place_of_a_lying_one() -> None:
     class HonestZstd:
         codec = Codec.ZSTD
+        proves = False
 
         def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | None:
             return zstandard.ZstdCompressor().compress(block)
@@ -207,7 +251,7 @@ def test_a_payload_that_is_longer_than_the_block_is_ignored() -> None:
 def stored_samples() -> list[tuple[Encoded, int]]:
     blocks = [
         (weights("BF16", 20_001), "BF16"), (weights("F32", 40_003), "F32"), (weights("F64", 30_007), "F64"),
-        (np.arange(5000, dtype="<i8").tobytes(), "I64"), (b"all work and no play " * 500, ""), (bytes(5000), "F32"),
+        (np.arange(5000, dtype="<i8").tobytes(), "I64"), (b"all work and no play " * 500, ""), (bytes(5000), ""),
     ]  # fmt: skip
     stored = [(encode(block, dtype), len(block)) for block, dtype in blocks]
     return [(Encoded(e.codec, bytes(e.payload)), length) for e, length in stored]

@@ -244,8 +244,8 @@ def native_encode(of: Case, variant: str) -> bytes | None:
 
 def native_decode(payload: bytes, length: int, of: Case, variant: str) -> bytes | None:
     """The block, or None where the payload is damaged."""
-    out = bytearray(length)
-    return None if kernel._kernel.decode(payload, memoryview(out), of.base, of.sibling, variant) else bytes(out)
+    made = kernel._kernel.decode(payload, length, of.base, of.sibling, variant)
+    return None if isinstance(made, int) else bytes(made)
 
 
 def twin_decode(payload: bytes, length: int, of: Case) -> bytes | None:
@@ -263,6 +263,7 @@ def check(of: Case, variants: list[str]) -> None:
         assert made is None or made == expected, variant
         assert (made is not None) == (len(expected) < len(of.block) + len(of.block) // 4 + 1024), variant
         assert native_decode(expected, len(of.block), of, variant) == of.block, variant
+        assert kernel._kernel.prove(expected, of.block, of.base, of.sibling, variant) == 0, variant
 
 
 def test_the_native_kernel_is_there_when_a_compiler_is() -> None:
@@ -336,6 +337,9 @@ def fuzz(variant: str, seed: int, count: int, twin_every: int) -> tuple[int, int
         found = native_decode(bad, length, of, variant)
         assert found is None or len(found) == length
         refused += found is None
+        if length == len(of.block):
+            proof = kernel._kernel.prove(bad, of.block, of.base, of.sibling, variant)
+            assert (proof == 0) == (found == of.block)
         if turn % twin_every == 0:
             assert twin_decode(bad, length, of) == found
     return refused, count - refused
@@ -374,13 +378,25 @@ def test_cut_payloads_are_refused(variant: str) -> None:
 
 
 @each_variant
+def test_a_payload_of_another_block_is_not_proven(variant: str) -> None:
+    """Wherever the blocks part: the decoder compares a chunk at a time, and the bytes after the last element."""
+    for of in cases(SEED + 4, 150, 9000):
+        payload, places = of.reference(), np.random.default_rng(len(of.block)).integers(0, len(of.block), 3)
+        for place in (0, len(of.block) - 1, *places):
+            other = bytearray(of.block)
+            other[place] ^= 1
+            assert kernel._kernel.prove(payload, other, of.base, of.sibling, variant) == 7
+        assert kernel._kernel.prove(payload, of.block + b"!", None, None, variant) != 0
+
+
+@each_variant
 def test_missing_and_unfit_references_are_refused(variant: str) -> None:
     of = next(c for c in cases(SEED, 500) if c.source == 3 and c.element & FLOAT)
-    payload, out = of.reference(), memoryview(bytearray(len(of.block)))
-    assert kernel._kernel.decode(payload, out, None, of.sibling, variant) == 2
-    assert kernel._kernel.decode(payload, out, of.base, None, variant) == 2
+    payload, length = of.reference(), len(of.block)
+    assert kernel._kernel.decode(payload, length, None, of.sibling, variant) == 2
+    assert kernel._kernel.decode(payload, length, of.base, None, variant) == 2
     with pytest.raises(ValueError, match="bytes where"):
-        kernel._kernel.decode(payload, out, of.base + b"!", of.sibling, variant)  # type: ignore[operator]
+        kernel._kernel.decode(payload, length, of.base + b"!", of.sibling, variant)  # type: ignore[operator]
     with pytest.raises(Damaged, match="with a base of"):
         kernel.decode(payload, len(of.block), base=b"!", sibling=of.sibling)
 
@@ -404,6 +420,15 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
             kernel._kernel.encode(block, 6, True, 1, block, block, b"d" * 32, wrong, 0, 0, 1000, None)
     with pytest.raises(ValueError, match="does not run"):
         kernel._kernel.encode(block, 5, False, 0, None, None, None, None, 0, 0, 1000, "pentium")
+    for arguments in (
+        (8, None, None, None, 0, 0, 0), (5, None, block, None, 0, 0, 0), (5, None, None, None, 0, 4, 4),
+        (5, block, block, b"d" * 32, LINE, 0, 0), (6, None, block, b"d" * 32, LINE, 0, 0),
+        (6, block, None, None, SQUARE, 0, 0), (6, block, block, b"d" * 32, 3, 0, 0),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="do not go together"):
+            kernel._kernel.pack(block, *arguments, False, 1000, None)
+    with pytest.raises(ValueError, match="less than no bytes"):
+        kernel._kernel.decode(block, -1, None, None, None)
 
 
 # ---- which kernel
@@ -439,6 +464,40 @@ def test_without_a_native_kernel_blocks_are_planes_and_payloads_are_still_read(f
     for each in [stored, *native]:
         data = base.data if each.codec is Codec.DELTA else None
         assert bytes(decode(each.codec, each.payload, len(block), base=data)) == block
+
+
+# ---- how a block is packed
+
+
+def test_every_variant_packs_in_the_same_way() -> None:
+    """Samples are judged in whole numbers. Plain C leaves blocks without contexts to planes."""
+    for of in cases(SEED + 5, 300, 40_000):
+        digest = None if of.sibling is None else b"d" * 32
+        predicts = 0 if of.prediction is None else of.prediction[0]
+        packed = []
+        for variant in NATIVE:
+            limit = len(of.block)
+            made, bits = kernel._kernel.pack(
+                of.block,
+                of.element,
+                of.base,
+                of.sibling,
+                digest,
+                predicts,
+                of.row,
+                of.first,
+                of.row % 2,
+                limit,
+                variant,
+            )
+            assert not bits & kernel._kernel.WRONG
+            assert made is None or len(memoryview(made)) < limit
+            if variant != "scalar" or (made is not None and bits & kernel._kernel.DELTA):
+                packed.append((None if made is None else bytes(made), bits & ~kernel._kernel.REGULAR))
+            if made is not None:
+                base = of.base if bits & kernel._kernel.DELTA else None
+                assert native_decode(bytes(made), limit, replace(of, base=base), variant) == of.block
+        assert len(set(packed)) <= 1
 
 
 # ---- in the race
@@ -590,6 +649,49 @@ def test_moments_take_rows_and_columns_as_contexts() -> None:
     assert bytes(decode(by_grid.codec, by_grid.payload, MIB)) == block
     for useless in ((1 << 20, 5), (7, 3)):
         assert len(encode(block, "BF16", grid=Grid(*useless)).payload) < 1.01 * len(plain.payload)
+
+
+@needs_native
+@pytest.mark.parametrize(("row", "count"), [(12_000, MIB // 2), (1 << 18, MIB // 2), (48, 30_000), (5, 4_000)])
+def test_rows_of_every_length_are_weighed_against_a_base(row: int, count: int) -> None:
+    rng = np.random.default_rng(row)
+    scale = np.exp(rng.standard_normal((count // row + 2, 1)) * 1.5 + rng.standard_normal((1, row))).ravel()
+    second = (scale[row // 3 :][:count] * rng.gamma(2, 0.5, count) * 1e-8).astype("<f4").view("<u4") >> 16
+    block, near = second.astype("<u2").tobytes(), (second ^ (rng.random(count) < 0.1)).astype("<u2").tobytes()
+    far = rng.permutation(second).astype("<u2").tobytes()
+    grid = Grid(row, row // 3)
+    by_grid = encode(block, "BF16", grid=grid)
+    for base, codec in ((near, Codec.DELTA), (far, Codec.FLOAT)):
+        stored = encode(block, "BF16", grid=grid, base=Reference(b"b" * 32, base))
+        assert (stored.codec is Codec.DELTA) == (codec is Codec.DELTA)
+        assert len(stored.payload) <= len(by_grid.payload)
+        assert bytes(decode(stored.codec, stored.payload, len(block), base=base)) == block
+
+
+@needs_native
+def test_numbers_that_were_cast_up_are_planes_also_beside_a_base() -> None:
+    rng = np.random.default_rng(11)
+    before = (rng.standard_normal(MIB // 4) * 0.02).astype("<f4").view("<u4") & 0xFFFF0000
+    after = before + (rng.integers(-40, 40, MIB // 4).astype("<i4") << 16).astype("<u4")
+    base = Reference(b"b" * 32, before.astype("<u4").tobytes())
+    for stored in (encode(after.tobytes(), "F32"), encode(after.tobytes(), "F32", base=base)):
+        assert stored.codec is Codec.FLOAT
+        assert stored.payload[0] == 0
+        assert len(stored.payload) < 0.36 * MIB
+        assert bytes(decode(stored.codec, stored.payload, MIB)) == after.tobytes()
+
+
+@needs_native
+def test_mantissas_of_weights_and_moments_pass_for_noise() -> None:
+    rng = np.random.default_rng(12)
+    values = rng.standard_normal(MIB // 4).astype("<f4") * 0.02
+    rows = np.where(np.arange(MIB // 4) // 512 % 3 == 0, values, 0)
+    for block in (values, np.abs(values), rows, values.astype("<f2"), values.view("<u4") >> 16):
+        dtype, data = {4: "F32", 2: "F16"}[block.itemsize], block.tobytes()
+        if block.dtype.kind == "u":
+            dtype, data = "BF16", block.astype("<u2").tobytes()
+        _, bits = kernel._kernel.pack(data, ELEMENTS[dtype], None, None, None, 0, 0, 0, 0, len(data), NATIVE[0])
+        assert not bits & (kernel._kernel.REGULAR | kernel._kernel.REPEATS | kernel._kernel.CONSTANT)
 
 
 @needs_native

@@ -2,13 +2,14 @@
 
     codec.py   the words: Codec (the number in a frame), Encoded, Entrant (what takes part in a race)
     raw.py     the bytes as they are
-    zstd.py    one Zstandard frame; also squeezes single planes for float.py
-    float.py   elements on their own: by the kernel, or as planes.py where their mantissas are no noise
-    delta.py   elements against a base block, by the kernel
+    zstd.py    one Zstandard frame; also squeezes single planes for planes.py
+    elements.py numbers by the kernel, on their own or against a base block
+    planes.py  numbers as byte planes, where their mantissas are no noise; turning.py: the work, in numpy
     kernel.py  the float kernel: _kernel (cas/native, in C) or twin.py (numpy), which write the same bytes
     payload.py the header of the kernel's payloads; twin_model.py: their tables
-    sample.py  what a few pieces of a block say about the whole
     race.py    encode: entrants propose, the smallest payload that decodes back wins; decode: by number
+
+numpy is imported when something asks for it: planes, and the twin where no native kernel was built.
 
 `encode` and `decode` may be called from any thread; their heavy parts release the GIL.
 """

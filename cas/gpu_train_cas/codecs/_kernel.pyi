@@ -1,6 +1,14 @@
 Buffer = bytes | bytearray | memoryview
 
 FACE: int
+CONSTANT: int
+REGULAR: int
+REPEATS: int
+DELTA: int
+WRONG: int
+
+class Memory:
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def variants() -> list[str]: ...
 def encode(
@@ -11,12 +19,30 @@ def encode(
     base: Buffer | None,
     sibling: Buffer | None,
     sibling_digest: bytes | None,
+    prediction: Buffer | None,
     row: int,
     first: int,
     limit: int,
     variant: str | None,
     /,
-) -> bytearray | None: ...
+) -> Memory | None: ...
+def pack(
+    block: Buffer,
+    element: int,
+    base: Buffer | None,
+    sibling: Buffer | None,
+    sibling_digest: bytes | None,
+    predicts: int,
+    row: int,
+    first: int,
+    is_moment: bool,
+    limit: int,
+    variant: str | None,
+    /,
+) -> tuple[Memory | None, int]: ...
 def decode(
-    payload: Buffer, out: memoryview, base: Buffer | None, sibling: Buffer | None, variant: str | None, /
+    payload: Buffer, length: int, base: Buffer | None, sibling: Buffer | None, variant: str | None, /
+) -> Memory | int: ...
+def prove(
+    payload: Buffer, block: Buffer, base: Buffer | None, sibling: Buffer | None, variant: str | None, /
 ) -> int: ...

@@ -68,13 +68,22 @@ class Encoded:
 class Entrant(Protocol):
     """A codec that takes part in the race for a block, with the blocks it refers to. Called from many threads."""
 
-    codec: Codec
+    @property
+    def codec(self) -> Codec:
+        """What its payloads are; asked after `propose`."""
+
+    @property
+    def proves(self) -> bool:
+        """Whether `propose` has decoded what it returns, and compared it with the block."""
 
     def propose(self, block: bytes | memoryview, dtype: str, limit: int) -> bytes | memoryview | None:
         """A payload for the block that is shorter than `limit` bytes, or None when that is unlikely.
 
         `dtype` is the element type where the block is part of a tensor, "" where nothing is known.
-        A quick sample may decide; the caller checks the length and decodes what it keeps.
+        A quick sample may decide; the caller checks the length, and decodes what it keeps unless the entrant did.
+
+        Raises:
+            Damaged: by one that decodes itself, for a payload that does not come back as the block.
         """
 
     def decode(self, payload: bytes | memoryview, length: int) -> bytes | memoryview:

@@ -2,27 +2,28 @@
 
 The native kernel has variants for instruction sets and the best that runs here is taken. GPU_TRAIN_KERNEL names
 another (numpy, scalar, avx2, avx512); it is read once, here, and nowhere else. All write the same bytes.
-numpy is for reading what was written elsewhere: too slow to write with. Plain C writes what nothing else can (deltas,
-and blocks with a sibling) and leaves the rest to planes.py.
+numpy is for reading what was written elsewhere: too slow to write with, and not imported where something else serves.
+Plain C writes what nothing else can (deltas, and blocks with contexts) and leaves the rest to planes.py.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from gpu_train_cas.codecs import twin
+from gpu_train_cas.codecs.codec import Grid, Reference, Role
 from gpu_train_cas.codecs.payload import (
     BASE_SOURCE,
     DIGEST_BYTES,
     FLOAT,
     GRID_SOURCE,
+    LINE,
     NO_SOURCE,
     SIBLING_SOURCE,
+    SQUARE,
 )
 from gpu_train_cas.errors import Damaged, UsageError
 
@@ -32,7 +33,7 @@ try:
 except ImportError:  # no compiler when this was installed, or another processor
     _kernel = None
 
-FACE = 3
+FACE = 4
 """The native module's arguments and payloads, as this module knows them (FACE in cas/native/module.c)."""
 VARIABLE = "GPU_TRAIN_KERNEL"
 NUMPY = "numpy"
@@ -44,6 +45,9 @@ FAULTS = {
     5: "a stream ends too early or too late",
 }
 """What the native decoder's status means (status_t in kernel.h)."""
+
+PREDICTS: Mapping[Role, int] = {Role.EARLIER: LINE, Role.FIRST_MOMENT: SQUARE}
+"""What a sibling makes of a base; others tell how large elements are."""
 
 _log = logging.getLogger(__name__)
 if _kernel is not None and getattr(_kernel, "FACE", 0) != FACE:
@@ -76,9 +80,55 @@ def writes() -> bool:
     return variant() != NUMPY
 
 
-def outruns_planes() -> bool:
-    """Whether the kernel is faster than planes, which get about as small where there is no base and no sibling."""
-    return variant() not in (NUMPY, "scalar")
+class Packed(NamedTuple):
+    """What `pack` made of a block, and what its samples showed.
+
+    Attributes:
+        payload: None where it does not pay, or was wrong.
+        delta: it takes the base to decode it.
+        constant: the block is one element again and again; no more was looked at.
+        regular: the bits below the exponents are no noise.
+        repeats: some bytes come again.
+        wrong: there was a payload, and it did not decode to the block.
+    """
+
+    payload: memoryview | None
+    delta: bool
+    constant: bool
+    regular: bool
+    repeats: bool
+    wrong: bool
+
+
+def pack(
+    block: Buffer, element: int, limit: int, *, base: Buffer | None = None, sibling: Reference | None = None,
+    grid: Grid | None = None,
+) -> Packed:  # fmt: skip
+    """Encode a block in the way that samples of it promise to be the shortest, decode it and compare.
+
+    Args:
+        element: the element byte (payload.ELEMENTS).
+        limit: a payload must be shorter.
+        base, sibling: blocks of the same length, used where that pays; a sibling that makes predictions goes with a
+            base and elements of F32 only.
+        grid: used where its bytes are few.
+
+    Raises:
+        UsageError: where there is only numpy (`writes`).
+    """
+    name = variant()
+    if name == NUMPY:
+        raise UsageError("there is no native kernel to write with")
+    other, digest, predicts = (None, None, 0)
+    if sibling is not None:
+        other, digest, predicts = sibling.data, sibling.digest, PREDICTS.get(sibling.role, 0)
+    row, first, is_moment = (0, 0, False) if grid is None else grid
+    made, bits = _kernel.pack(block, element, base, other, digest, predicts, row, first, is_moment, limit, name)
+    wrong = bool(bits & _kernel.WRONG)
+    return Packed(
+        None if made is None or wrong else memoryview(made), bool(bits & _kernel.DELTA), bool(bits & _kernel.CONSTANT),
+        bool(bits & _kernel.REGULAR), bool(bits & _kernel.REPEATS), wrong,
+    )  # fmt: skip
 
 
 def encode(
@@ -94,7 +144,7 @@ def encode(
         base: what differences are taken from, and what gives contexts; as long as the block.
         sibling: gives contexts, with the base's where there is one; as long as the block.
         sibling_digest: the sibling's name, for the payload.
-        prediction: what makes the base that differences are taken from, out of base and sibling (see `fit`).
+        prediction: what makes the base that differences are taken from, out of base and sibling.
         grid: elements per row of the tensor, and the column of the block's first element: contexts are rows and
             columns then. Not with a base or sibling.
     """
@@ -111,28 +161,13 @@ def encode(
         return None
     name = variant()
     if name == NUMPY:
+        from gpu_train_cas.codecs import twin  # noqa: PLC0415  numpy
+
         return twin.encode(block, element, tokens, source, base, sibling, sibling_digest, prediction, row, first, limit)
     made = _kernel.encode(
         block, element, tokens, source, base, sibling, sibling_digest, prediction, row, first, limit, name
     )
-    return None if made is None else memoryview(made).toreadonly()
-
-
-def fit(
-    kind: int, block: Buffer, base: Buffer, sibling: Buffer, rows: tuple[int, int] | None = None
-) -> bytes | None:  # fmt: skip
-    """The prediction of a block of F32 from two others as long, for `encode`; by least squares over a sample.
-
-    None where they say nothing of it, and without a native kernel.
-
-    Args:
-        kind: payload.LINE or payload.SQUARE.
-        rows: elements per row of the tensor, and the column of the block's first element, for coefficients by row.
-    """
-    if variant() == NUMPY:
-        return None
-    found: bytes | None = _kernel.fit(kind, block, base, sibling, *(rows or (0, 0)))
-    return found
+    return None if made is None else memoryview(made)
 
 
 def decode(
@@ -147,12 +182,13 @@ def decode(
         if other is not None and len(other) != length:
             raise Damaged(f"a kernel payload for {length} bytes with a {name} of {len(other)}")
     if variant() == NUMPY:
+        from gpu_train_cas.codecs import twin  # noqa: PLC0415  numpy
+
         return twin.decode(payload, length, base, sibling)
-    out = np.empty(length, np.uint8)
-    status = _kernel.decode(payload, out.data, base, sibling, variant())
-    if status:
-        raise Damaged(f"a kernel payload of {len(payload)} bytes cannot be decoded: {FAULTS[status]}")
-    return out.data
+    made = _kernel.decode(payload, length, base, sibling, variant())
+    if isinstance(made, int):
+        raise Damaged(f"a kernel payload of {len(payload)} bytes cannot be decoded: {FAULTS[made]}")
+    return memoryview(made)
 
 
-__all__ = ["DIGEST_BYTES", "NUMPY", "VARIABLE", "decode", "encode", "outruns_planes", "variant", "variants", "writes"]
+__all__ = ["DIGEST_BYTES", "NUMPY", "VARIABLE", "Packed", "decode", "encode", "pack", "variant", "variants", "writes"]

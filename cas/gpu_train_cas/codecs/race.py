@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
-import numpy as np
-
-from gpu_train_cas.codecs import kernel, raw, zstd
+from gpu_train_cas.codecs import elements, kernel, planes, raw, zstd
 from gpu_train_cas.codecs.codec import Codec, Encoded, Entrant, Grid, Reference
-from gpu_train_cas.codecs.delta import Delta
-from gpu_train_cas.codecs.float import Float
-from gpu_train_cas.codecs.float import decode as decode_float
-from gpu_train_cas.codecs.payload import sibling_of
+from gpu_train_cas.codecs.payload import ELEMENTS, sibling_of
 from gpu_train_cas.errors import Damaged
 
 _log = logging.getLogger(__name__)
-_ZSTD, _OBJECT_ZSTD, _FLOAT = zstd.Zstd(), zstd.Zstd(sampled=False), Float()
-ENTRANTS: Sequence[Entrant] = (_FLOAT, _ZSTD)
-"""In the order in which they are asked; each is told the best length so far."""
+_ZSTD, _OBJECT_ZSTD = zstd.Zstd(), zstd.Zstd(sampled=False)
+_PLANES, _CONSTANT = planes.Planes(), planes.Constant()
 
 
 def encode(
     block: bytes | memoryview, dtype: str = "", *, base: Reference | None = None, sibling: Reference | None = None,
-    grid: Grid | None = None, entrants: Sequence[Entrant] | None = None,
+    grid: Grid | None = None, entrants: Iterable[Entrant] | None = None,
 ) -> Encoded:  # fmt: skip
     """The block as the smallest payload that any entrant offers; the block itself when none is smaller.
 
@@ -35,35 +29,51 @@ def encode(
         dtype: the element type (see formats.ITEM_BYTES) where the block starts at an element of a tensor.
         base: the same place of the tensor's earlier state; how deep deltas may lie is the caller's affair
             (cas/spec/deltas.md). Used when it helps.
-        sibling: the same place of a tensor whose elements tell how large these may be: exp_avg_sq for exp_avg.
+        sibling: the same place of another tensor or state, and what that is to the block. Used when it helps.
         grid: where the block lies in its tensor.
-        entrants: who takes part, in order, in place of those that suit the block.
+        entrants: who takes part, in order, in place of those that suit the block; each is told the best length so far.
     """
     if entrants is None:
-        entrants = _entrants(base, sibling, grid)
+        entrants = _entrants(dtype, base, sibling, grid)
     proposals: list[tuple[int, Entrant, bytes | memoryview]] = []
     limit = len(block)
     for entrant in entrants:
-        payload = entrant.propose(block, dtype, limit)
+        try:
+            payload = entrant.propose(block, dtype, limit)
+        except Damaged:
+            _complain(entrant.codec, block, dtype)
+            continue
         if payload is not None and len(payload) < limit:
             limit = len(payload)
             proposals.append((limit, entrant, payload))
     for _, entrant, payload in reversed(proposals):  # each is shorter than the one before it
-        if _decodes_to(entrant, payload, block):
+        if entrant.proves or _decodes_to(entrant, payload, block):
             delta = base.digest if base is not None and entrant.codec is Codec.DELTA else None
             return Encoded(entrant.codec, payload, delta, _sibling_of(entrant.codec, payload))
-        _log.error(
-            "codec %s did not give a block of %d bytes (%s) back; stored another way; please report it",
-            entrant.codec.name, len(block), dtype or "opaque",
-        )  # fmt: skip
+        _complain(entrant.codec, block, dtype)
     return Encoded(Codec.RAW, block)
 
 
-def _entrants(base: Reference | None, sibling: Reference | None, grid: Grid | None) -> Sequence[Entrant]:
-    if base is None and sibling is None and grid is None:
-        return ENTRANTS
-    found: list[Entrant] = [Float(sibling, grid), _ZSTD]
-    return found if base is None else [Delta(base, sibling, grid), *found]
+def _complain(codec: Codec, block: bytes | memoryview, dtype: str) -> None:
+    _log.error(
+        "codec %s did not give a block of %d bytes (%s) back; stored another way; please report it",
+        codec.name, len(block), dtype or "opaque",
+    )  # fmt: skip
+
+
+def _entrants(dtype: str, base: Reference | None, sibling: Reference | None, grid: Grid | None) -> Iterator[Entrant]:
+    """Who takes part. What the first one's samples show decides on the others, who are asked after it."""
+    if dtype not in ELEMENTS:
+        yield _ZSTD
+        return
+    first = elements.Elements(base, sibling, grid)
+    yield first
+    if first.constant:
+        yield _CONSTANT
+    elif first.regular:
+        yield _PLANES
+    if first.repeats:
+        yield _ZSTD
 
 
 def _sibling_of(codec: Codec, payload: bytes | memoryview) -> bytes | None:
@@ -78,13 +88,9 @@ def _decodes_to(entrant: Entrant, payload: bytes | memoryview, block: bytes | me
     except Exception:  # whatever a faulty codec does, the block can still be stored another way
         _log.debug("codec %s failed on its own payload", entrant.codec.name, exc_info=True)
         return False
-    if len(decoded) != len(block):
-        return False
-    # numpy, because == between a memoryview and anything compares one byte after another
-    words = len(block) // 8
-    return np.array_equal(np.frombuffer(decoded, np.uint64, words), np.frombuffer(block, np.uint64, words)) and bytes(
-        decoded[words * 8 :]
-    ) == bytes(block[words * 8 :])
+    # startswith, because == between a memoryview and anything compares one byte after another
+    same = decoded if isinstance(decoded, bytes) else bytes(decoded)
+    return len(same) == len(block) and same.startswith(block)
 
 
 def encode_object(data: bytes) -> Encoded:
@@ -114,7 +120,7 @@ def decode(
         case Codec.ZSTD:
             return _ZSTD.decode(payload, length)
         case Codec.FLOAT:
-            return decode_float(payload, length, sibling)
+            return elements.decode(payload, length, sibling)
         case Codec.DELTA:
             if base is None:
                 raise Damaged("a delta cannot be decoded without its base")

@@ -103,6 +103,7 @@ class Zstd:
     """The entrant for any bytes. Without `sampled` it always tries: for objects, which are few and short."""
 
     codec = Codec.ZSTD
+    proves = False
 
     def __init__(self, *, sampled: bool = True) -> None:
         self._sampled = sampled

@@ -3,14 +3,14 @@
 For a training script: `checkpoint_dir`, `load_dir`, `latest_checkpoint`, `commit`, `checkpoint`, `flush`, `log`,
 `event`; they are light to import and work outside of a job too. For everything else: `run` starts a job, `Workspace`
 opens a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `load_tensors` its tensors, `data`
-keeps data versions.
+keeps data versions, `retention` decides what stays.
 
 Map of the modules, bottom up: `environment`, `home`, `config` (where things are and what is set); `step`, `ref`
 (names); `tables` (rows in the registry); `stat_cache`, `exclude`, `listing`, `git`, `code` (what ran) and
 `data_listing`, `sha256`, `data_manifest`, `data_version` (what it read); `model` (what it started from); `workspace`
-(all of that opened); `refresh`, `base` (what a checkpoint is stored against); `capture` (finding, pinning and storing
-checkpoints); `provider` (processes); `launch`, `lifecycle` (jobs from start to end);
-`active` (inside a job), `complaint` (how it complains).
+(all of that opened); `refresh`, `base` (what a checkpoint is stored against); `retention` (what stays of
+checkpoints); `capture` (finding, pinning and storing them); `provider` (processes); `launch`, `lifecycle` (jobs from
+start to end); `active` (inside a job), `complaint` (how it complains).
 
 Names are loaded when they are first used, so that `import gpu_train` costs a training script nothing.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from gpu_train_cas.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gpu_train import data
+    from gpu_train import data, retention
     from gpu_train.active import checkpoint, checkpoint_dir, commit, event, flush, load_dir, log
     from gpu_train.code import CodeVersion, CodeVersions
     from gpu_train.config import Config, configure
@@ -77,6 +77,7 @@ __all__ = [
     "natural_key",
     "open",
     "reconcile",
+    "retention",
     "run",
     "step_of",
     "stop",
@@ -104,5 +105,5 @@ __getattr__, __dir__ = lazy_names(
         "gpu_train.workspace": ("Workspace",),
     },
     renamed={"open": "open_file"},  # within its module that name would hide the builtin
-    modules=("data",),
+    modules=("data", "retention"),
 )

@@ -56,10 +56,11 @@ def classes_of(added: Added) -> dict[str, list[int]]:
 
 def bases_for(workspace: Workspace, job_id: str, pattern: str, folder: Path) -> Bases:
     """Where to look for a new checkpoint of a job, whose plain files lie in `folder`."""
-    with closing(workspace.checkpoints.newest(job_id)) as newest:
-        known = list(islice((c for c in newest if c.state == VERIFIED and c.record is not None), HISTORY))
-    roots = list(_roots(workspace, _newest_of_each(known[:RECENT], pattern)))
-    if not any(c.pattern == pattern for c in known):
+    with closing(workspace.checkpoints.history(job_id)) as history:  # what was removed tells of costs all the same
+        known = list(islice((c for c in history if c.state == VERIFIED and c.record is not None), HISTORY))
+    here = [c for c in known if c.removed_ns is None]
+    roots = list(_roots(workspace, _newest_of_each(here[:RECENT], pattern)))
+    if not any(c.pattern == pattern for c in here):
         roots += _roots(workspace, _origins(workspace, job_id))
         roots += workspace.models.roots_for(folder)
     alike = [c for c in known if c.pattern == pattern]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from gpu_train import environment
 from gpu_train.home import Home
+from gpu_train.retention.setting import Best, Count, Retention, Seconds, bests_of, count_of, seconds_of
 from gpu_train.spelling import near
 from gpu_train_cas.errors import UsageError
 
@@ -91,9 +92,17 @@ class Sinks(NamedTuple):
     logs: tuple[str, ...] = ()
 
 
-SECTIONS: Mapping[str, Any] = {"defaults": Defaults, "capture": Capture, "run": Run, "sinks": Sinks}
+SECTIONS: Mapping[str, Any] = {
+    "defaults": Defaults, "capture": Capture, "run": Run, "sinks": Sinks, "retention": Retention,
+}  # fmt: skip
 LISTS = ("credentials",)
 """Tables that are lists of tables, kept as written; whoever uses them checks them."""
+
+PROJECTS = "projects"
+"""The table of what is set for single projects: `[projects.NAME.retention]`."""
+
+READERS: Mapping[Any, Callable[[Any], Any]] = {Count: count_of, Seconds: seconds_of, tuple[Best, ...]: bests_of}
+"""Types of settings that read values themselves, texts too; they raise ValueError with what they expect."""
 
 
 class Setting(NamedTuple):
@@ -112,6 +121,8 @@ class Config:
     capture: Capture = field(default_factory=Capture)
     run: Run = field(default_factory=Run)
     sinks: Sinks = field(default_factory=Sinks)
+    retention: Retention = field(default_factory=Retention)
+    projects: Mapping[str, Retention] = field(default_factory=dict)
     credentials: tuple[Mapping[str, Any], ...] = ()
     use: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -141,7 +152,11 @@ class Config:
             name: section(**{k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{name}.")})
             for name, section in SECTIONS.items()
         }
-        return cls(**sections, credentials=values.get("credentials", ()), use=_configured.use, origins=origins)
+        projects = {k.split(".", 1)[1]: v for k, v in values.items() if k.startswith(f"{PROJECTS}.")}
+        return cls(
+            **sections, projects=projects, credentials=values.get("credentials", ()), use=_configured.use,
+            origins=origins,
+        )  # fmt: skip
 
     def origin(self, key: str) -> str:
         """Where the setting "section.name" came from."""
@@ -153,11 +168,16 @@ class Config:
             section = getattr(self, name)
             for field_name, value in section._asdict().items():
                 key = f"{name}.{field_name}"
-                yield Setting(key, value, self.origin(key))
+                yield Setting(key, _plain(value), self.origin(key))
+        for project, retention in self.projects.items():
+            origin = self.origin(f"{PROJECTS}.{project}")
+            for name in retention.to_row():
+                yield Setting(f"{PROJECTS}.{project}.retention.{name}", _plain(getattr(retention, name)), origin)
 
     def as_environment(self) -> dict[str, str]:
         """Variables by which another process gets the settings that only this one knows."""
-        return {variable_of(s.key): _as_text(s.value) for s in self.settings() if s.origin == CONFIGURED_ORIGIN}
+        configured = [s for s in self.settings() if s.origin == CONFIGURED_ORIGIN]
+        return {variable_of(s.key): _as_text(s.value) for s in configured if not s.key.startswith(f"{PROJECTS}.")}
 
 
 def variable_of(key: str) -> str:
@@ -247,17 +267,45 @@ def _checked(raw: Mapping[str, Any], source: str) -> Layer:
         if name in LISTS:
             layer[name] = (_list_of_tables(table, f"{source}:{name}"), source)
             continue
+        if name == PROJECTS:
+            layer.update((f"{PROJECTS}.{k}", (v, source)) for k, v in _projects(table, f"{source}:{name}").items())
+            continue
         if name not in SECTIONS:
-            raise UsageError(f"{source}:{name}: no such section{_nearest(name, [*SECTIONS, *LISTS])}")
-        if not isinstance(table, Mapping):
-            raise UsageError(f"{source}:{name}: a table is expected, this is {_kind_of(table)}")
-        kinds = field_types(SECTIONS[name])
-        for key, value in table.items():
-            where = f"{source}:{name}.{key}"
-            if key not in kinds:
-                raise UsageError(f"{where}: no such setting{_nearest(key, kinds)}")
-            layer[f"{name}.{key}"] = (_fitted(value, kinds[key], where), source)
+            raise UsageError(f"{source}:{name}: no such section{_nearest(name, [*SECTIONS, PROJECTS, *LISTS])}")
+        for key, value in read_section(table, SECTIONS[name], f"{source}:{name}").items():
+            layer[f"{name}.{key}"] = (value, source)
     return layer
+
+
+def read_section(table: Any, section: Any, where: str) -> dict[str, Any]:
+    """The settings in a table of that section, of their types.
+
+    Raises:
+        UsageError: naming `where` and the key, for an unknown name or a wrong type.
+    """
+    kinds = field_types(section)
+    unknown = next((key for key in _table(table, where) if key not in kinds), None)
+    if unknown is not None:
+        raise UsageError(f"{where}.{unknown}: no such setting{_nearest(unknown, kinds)}")
+    return {key: _fitted(value, kinds[key], f"{where}.{key}") for key, value in table.items()}
+
+
+def _projects(table: Any, where: str) -> dict[str, Retention]:
+    """What is set for each project."""
+    found = {}
+    for project, own in _table(table, where).items():
+        unknown = next((key for key in _table(own, f"{where}.{project}") if key != "retention"), None)
+        if unknown is not None:
+            raise UsageError(f"{where}.{project}.{unknown}: no such table; known is retention")
+        settings = read_section(own.get("retention", {}), Retention, f"{where}.{project}.retention")
+        found[project] = Retention(**settings)
+    return found
+
+
+def _table(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{where}: a table is expected, this is {_kind_of(value)}")
+    return value
 
 
 @cache
@@ -274,6 +322,11 @@ def _list_of_tables(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
 
 def _fitted(value: Any, kind: Any, where: str) -> Any:
     """The value as its setting's type, or an error that says what was expected."""
+    if kind in READERS:
+        try:
+            return READERS[kind](value)
+        except ValueError as e:
+            raise UsageError(f"{where}: {e}") from e
     if typing.get_origin(kind) is tuple:
         if isinstance(value, list | tuple) and all(isinstance(v, str) for v in value):
             return tuple(value)
@@ -287,6 +340,8 @@ def _fitted(value: Any, kind: Any, where: str) -> Any:
 
 def _parsed(text: str, kind: Any, variable: str) -> Any:
     """A setting from an environment variable's text."""
+    if kind in READERS:
+        return _fitted(text, kind, variable)
     if typing.get_origin(kind) is tuple:
         return tuple(part for part in text.split(",") if part)
     if kind is str:
@@ -302,6 +357,11 @@ def _parsed(text: str, kind: Any, variable: str) -> Any:
         except ValueError:
             pass
     raise UsageError(f"{variable}={text}: {_name_of(kind)} is expected")
+
+
+def _plain(value: Any) -> Any:
+    """A setting's value in types that programs know."""
+    return tuple(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _as_text(value: Any) -> str:

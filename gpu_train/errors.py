@@ -2,11 +2,13 @@
 
 Damaged                       exit 4
 └── DataChanged               exit 4   registered data that is no longer what it was
+GpuTrainError                 exit 1
+└── Protected                 exit 1   a checkpoint or job that may not be removed now
 """
 
 from __future__ import annotations
 
-from gpu_train_cas.errors import Damaged
+from gpu_train_cas.errors import Damaged, GpuTrainError
 
 
 class DataChanged(Damaged):
@@ -21,3 +23,7 @@ class DataChanged(Damaged):
         super().__init__(message)
         self.name = name
         self.version = version
+
+
+class Protected(GpuTrainError):
+    """A checkpoint or a job that may not be removed as things are; the message says why."""

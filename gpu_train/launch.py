@@ -10,9 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from gpu_train.config import CONFIGURED_ORIGIN, Config, read_section
 from gpu_train.environment import current
 from gpu_train.provider.local import Run, spawn
 from gpu_train.provider.request import Request, check_runnable, command_of, gpu_environment
+from gpu_train.retention.setting import Retention
 from gpu_train.tables.checkpoint import Checkpoint
 from gpu_train.tables.job import Job, clean_name, new_id
 from gpu_train.workspace import Workspace
@@ -43,6 +45,7 @@ def run(
     env: Mapping[str, str] | None = None,
     detach: bool = False,
     gpus: str | int | None = None,
+    retention: Mapping[str, Any] | None = None,
     home: Path | str | None = None,
     on_start: Callable[[Job], None] = lambda job: None,
     notify: Callable[[str], None] = lambda text: None,
@@ -60,6 +63,7 @@ def run(
         env: variables for the command; they win over the task's.
         detach: return at once and go on in the background, without a terminal.
         gpus: "cpu", a number of GPUs, or which ("0,2").
+        retention: what to keep of its checkpoints, as in `[retention]`; {} keeps all. By default what is set.
         on_start, notify: told of the running job, and of what a person at the terminal should know.
 
     What the command prints goes to this process's stdout and stderr, and to logs/stdout.log. Called in the
@@ -80,6 +84,7 @@ def run(
         variables = {**task.get("env", {}), **(env or {}), **gpu_environment(gpus)}
         check_runnable(command, cwd, {**current(), **variables}.get("PATH"))
         job = _new_job(workspace, command, cwd, name=name, project=project, provider=chosen, gpus=gpus)
+        job = replace(job, retention=_retention(workspace.config, job.project, retention))
         job = _record_inputs(workspace, job, data)
         loads = _restore(workspace, job, resume_from, [load] if isinstance(load, str) else list(load))
         job = replace(job, parent=loads.parent, loads=loads.refs)
@@ -103,6 +108,14 @@ def _new_job(
         id=new_id(called), name=name or called, project=project or workspace.config.defaults.project, command=command,
         cwd=str(cwd), provider=provider, created_ns=time.time_ns(), gpus=None if gpus is None else str(gpus),
     )  # fmt: skip
+
+
+def _retention(config: Config, project: str, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What was said for this job; or for its project by `configure`, which the agent cannot know. None: nothing."""
+    if said is not None:
+        return Retention(**read_section(said, Retention, "retention")).to_row()
+    own = config.projects.get(project)
+    return own.to_row() if own is not None and config.origin(f"projects.{project}") == CONFIGURED_ORIGIN else None
 
 
 def _name_of(command: Sequence[str]) -> str:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from gpu_train.data_version import DataVersions
     from gpu_train.model import Models
 
-TABLES = ("jobs", "checkpoints", "checkpoint_places", "metrics", "events", "code", "data")
+TABLES = (
+    "jobs", "checkpoints", "checkpoint_places", "removed_checkpoints", "removed_places", "metrics", "events", "code",
+    "data",
+)  # fmt: skip
 """The library's tables. They are opened together: one by one, each would cost a new home a synced transaction."""
 
 

@@ -14,8 +14,8 @@ file's blocks, a *tree* a directory's entries; a *record* names a tree and keeps
 
 Modules, bottom up: lazy | errors, digest, filesystem, folders, formats | codecs, chunking, tree | manifest, record,
 frame, pack, mapfile, registry, index | lease | packer, transaction, blocksource, reader | destination, ingest |
-restore | mark | affected | compaction, gc | check | repair | stats, store. A module is loaded with its first name.
-The formats on disk are specified in cas/spec/.
+restore | mark | affected | compaction, gc | check | repair | stats | forecast, store. A module is loaded with its
+first name. The formats on disk are specified in cas/spec/.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpu_train_cas.check import FrameDamage, PackDamage, VerifyReport
     from gpu_train_cas.codecs import Codec
     from gpu_train_cas.digest import Digest, Kind
+    from gpu_train_cas.forecast import Forecast
     from gpu_train_cas.formats import Layout, Tensor
     from gpu_train_cas.gc import CollectReport
     from gpu_train_cas.ingest import Writer
@@ -62,6 +63,7 @@ __all__ = [
     "EntryKind",
     "Exclude",
     "File",
+    "Forecast",
     "FrameDamage",
     "Hit",
     "Kind",
@@ -100,6 +102,7 @@ __getattr__, __dir__ = lazy_names(
         "gpu_train_cas.check": ("FrameDamage", "PackDamage", "VerifyReport"),
         "gpu_train_cas.codecs": ("Codec",),
         "gpu_train_cas.digest": ("Digest", "Kind"),
+        "gpu_train_cas.forecast": ("Forecast",),
         "gpu_train_cas.formats": ("Layout", "Tensor"),
         "gpu_train_cas.gc": ("CollectReport",),
         "gpu_train_cas.ingest": ("Writer",),

@@ -22,7 +22,7 @@ from gpu_train_cas.filesystem import remove_if_there, size_if_there
 from gpu_train_cas.folders import Folders
 from gpu_train_cas.index import Location
 from gpu_train_cas.lease import Lease, LeaseFacts, leases, remove_dead
-from gpu_train_cas.mark import Marks, mark_records
+from gpu_train_cas.mark import Marks, mark_bases, mark_records
 from gpu_train_cas.packer import TEMPORARY, Packer
 from gpu_train_cas.progress import Meter, OnProgress
 from gpu_train_cas.reader import Reader
@@ -180,21 +180,6 @@ class _Survey:
             self._meter.tick()
         return sound
 
-    def _mark_bases(self, txn: Txn) -> None:
-        """Mark what marked deltas need to be decoded, and what that needs."""
-        found = True
-        while found:
-            found = False
-            for batch in batches(self._index.scan(txn)):
-                alive = self._marks.has([digest for digest, _ in batch])
-                bases = {d for (_, loc), is_alive in zip(batch, alive, strict=True) if is_alive for d in loc.references}
-                for base, known in zip(bases, self._marks.has(list(bases)), strict=True):
-                    if not known:
-                        self._marks.add_all(base)
-                        location = self._index.get(txn, base)
-                        self.report.held_bytes += 0 if location is None else location.stored_bytes
-                        found = True
-
     def _unmarked(self, txn: Txn) -> Iterator[tuple[Digest, Location]]:
         """The live blocks and objects that nothing needs."""
         for batch in batches(self._index.scan(txn)):
@@ -232,7 +217,7 @@ class _DryRun(_Survey):
                 records = self._to_mark(txn)
             sound = self._mark(records, Reader([packs], _CACHE_BYTES))
             with self._registry.read() as txn:
-                self._mark_bases(txn)
+                self.report.held_bytes += mark_bases(txn, self._index, self._marks)
                 gone = {digest for digest, _ in self._unmarked(txn)} if sound else set()
                 live = (loc for digest, loc in self._index.scan(txn) if digest not in gone)
                 uses = usage(txn, self._index, live)
@@ -314,7 +299,7 @@ class _Collection(_Survey):
         finally:
             self._packs.close()
         with self._registry.read() as txn:  # short ones: while a snapshot lives, the registry's file grows
-            self._mark_bases(txn)
+            self.report.held_bytes += mark_bases(txn, self._index, self._marks)
             self._gone = [digest for digest, _ in self._unmarked(txn)]
         return True
 

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_train_cas.batch import batches
 from gpu_train_cas.digest import DIGEST_BYTES, Digest
+from gpu_train_cas.index import Index
 from gpu_train_cas.reader import Reader
+from gpu_train_cas.registry import Txn
 from gpu_train_cas.tree import Entry, EntryKind
 
 SETTLE_BYTES = 32 << 20
@@ -83,11 +86,12 @@ def mark_records(reader: Reader, records: Iterable[Digest], marks: Marks) -> Non
     """
     for digest in records:
         if marks.add(digest):
-            _mark_root(reader, reader.record(digest).root, marks)
+            mark_entry(reader, reader.record(digest).root, marks)
 
 
-def _mark_root(reader: Reader, root: Entry, marks: Marks) -> None:
-    stack = [root]
+def mark_entry(reader: Reader, entry: Entry, marks: Marks) -> None:
+    """Mark what a file or directory needs; raises as `mark_records`."""
+    stack = [entry]
     while stack:
         entry = stack.pop()
         match entry.kind:
@@ -99,3 +103,21 @@ def _mark_root(reader: Reader, root: Entry, marks: Marks) -> None:
                     marks.add_all(reader.manifest(entry).digests)
             case EntryKind.FILE if entry.size_bytes:
                 marks.add_all(entry.digest)
+
+
+def mark_bases(txn: Txn, index: Index, marks: Marks) -> int:
+    """Mark what marked deltas need to be decoded, and what that needs; the stored bytes of what was not marked yet."""
+    held_bytes = 0
+    found = True
+    while found:
+        found = False
+        for batch in batches(index.scan(txn)):
+            alive = marks.has([digest for digest, _ in batch])
+            bases = {d for (_, loc), is_alive in zip(batch, alive, strict=True) if is_alive for d in loc.references}
+            for base, known in zip(bases, marks.has(list(bases)), strict=True):
+                if not known:
+                    marks.add_all(base)
+                    location = index.get(txn, base)
+                    held_bytes += 0 if location is None else location.stored_bytes
+                    found = True
+    return held_bytes

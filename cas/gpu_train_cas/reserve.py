@@ -12,6 +12,10 @@ NAME = "reserve"
 RESERVE_BYTES = 4 << 20
 """Enough for a lease, a pack of rows and some hundred pages of the registry, which is what gc needs at a time."""
 
+LOAN_BYTES = 1 << 20
+KEPT_BYTES = 2 << 20
+"""How much at a time may be used up by what leads to room later, and what is never lent: gc must still begin."""
+
 MARGIN = 4
 """The reserve is only made where so many times its size is free: it must not be what fills the disk."""
 
@@ -45,3 +49,13 @@ class Reserve:
             OSError: when the file cannot be removed.
         """
         remove_if_there(self.path)
+
+    def lend(self) -> bool:
+        """Give a part of its room back for a small change; False when there is none to spare. `make` fills it up."""
+        size = size_if_there(self.path) - LOAN_BYTES
+        if size < KEPT_BYTES:
+            return False
+        with suppress(OSError):
+            os.truncate(self.path, size)
+            return True
+        return False

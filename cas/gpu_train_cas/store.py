@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 
-from gpu_train_cas.errors import Damaged, NotFound, mapped_os_errors
+from gpu_train_cas.errors import Damaged, NotFound, StorageFull, mapped_os_errors
 from gpu_train_cas.filesystem import size_if_there
 from gpu_train_cas.folders import Folders
 from gpu_train_cas.registry import Registry
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpu_train_cas.blocksource import LocalPacks
     from gpu_train_cas.check import VerifyReport
     from gpu_train_cas.digest import Digest
+    from gpu_train_cas.forecast import Forecast
     from gpu_train_cas.gc import CollectReport
     from gpu_train_cas.ingest import Writer
     from gpu_train_cas.progress import OnProgress
@@ -34,6 +35,9 @@ TRASH_DAYS = 7.0
 
 WRITER_CACHE_BYTES = 32 << 20
 """A writer reads each base once, so that keeping many would help nobody."""
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Store:
@@ -220,6 +224,45 @@ class Store:
         return collect(
             self.registry, self.tables, self.folders, trash_days=trash_days, dry_run=dry_run, progress=progress
         )
+
+    def forecast(
+        self, records: Collection[Digest], instead: Iterable[Entry] = (), progress: OnProgress | None = None
+    ) -> Forecast:
+        """What would be freed if some records went; see `forecast`."""
+        from gpu_train_cas.forecast import forecast  # noqa: PLC0415
+
+        return forecast(self.registry, self.tables, self.reader, records, instead, progress)
+
+    def change(
+        self, items: Sequence[T], do: Callable[[Transaction, Sequence[T]], Iterable[R]], purpose: str = "commit"
+    ) -> list[R]:
+        """Commit changes that lead to room later, such as moving records to the trash, also where the disk is full.
+
+        `do` is given a transaction and the next items: all at once, unless they are very many. Where there is no room
+        for that it is given fewer at a time, and then a part of the reserve is used up; it may see items again that
+        are done. What it returned for the parts that were committed is returned.
+
+        Raises:
+            StorageFull: when there is no room even so; what was committed until then stays.
+        """
+        from gpu_train_cas.batch import by_batches  # noqa: PLC0415
+
+        reserve = Reserve(self.folders.packs.parent)
+        results: list[R] = []
+
+        def batch(part: Sequence[T]) -> bool:
+            with self.transaction(purpose) as txn:
+                done = list(do(txn, part))
+            results.extend(done)
+            return True
+
+        while True:
+            try:
+                by_batches(items, batch)
+                return results
+            except StorageFull:
+                if not reserve.lend():
+                    raise
 
     def stats(self, roots: list[Entry] | None = None) -> Stats:
         """What the given record roots take, or all records that are not in the trash."""

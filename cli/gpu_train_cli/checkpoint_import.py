@@ -54,7 +54,10 @@ def import_checkpoints(invocation: Invocation, directory: Path, job: str, name: 
     )
     if not output.for_people:
         return
-    known = sum(not one.is_new for one in stored)
+    back = sum(one.brought_back for one in stored)
+    if back:
+        note(f"{count(back, 'checkpoint')} came back from the trash, where the same content was")
+    known = sum(not one.is_new for one in stored) - back
     if known:
         was = "was" if known == 1 else "were"
         note(f"{count(known, 'checkpoint')} {was} there already with the same content; nothing was changed for them")

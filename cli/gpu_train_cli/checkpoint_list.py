@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 import gpu_train
-from gpu_train_cli.checkpoints import checkpoint_row
+from gpu_train_cli.checkpoints import checkpoint_row, ref_of
 from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Column, Details, Listing, Output, Row, reading
 from gpu_train_cli.query import Field, matcher, searcher, sort
 from gpu_train_cli.text import count, moment, plain, printable, size
+
+if TYPE_CHECKING:
+    from gpu_train import Workspace
 
 NO_CHECKPOINTS = (
     "no checkpoints yet: `gpu-train run -- python train.py` captures what a training writes to "
@@ -32,6 +36,7 @@ FIELDS = {
     "tag:NAME": Field("tags"),
 }
 SEARCHED = ("job_id", "checkpoint_id", "state", "proof", "type", "base_model", "tags")
+DAY_NS = 86_400 * 10**9
 MAIN_METRICS = ("eval_loss", "loss")
 
 
@@ -54,6 +59,7 @@ MAIN_METRICS = ("eval_loss", "loss")
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
 @click.option("--search", metavar="TEXT", help="Only those with every word of TEXT in name, job, tags or state.")
+@click.option("--trash", is_flag=True, help="Those that were removed and can be brought back, the last removed first.")
 @reading
 @pass_invocation
 def list_checkpoints(
@@ -64,6 +70,7 @@ def list_checkpoints(
     filters: tuple[str, ...],
     limit: int | None,
     search: str | None,
+    trash: bool,
     output: Output,
 ) -> None:
     """List the checkpoints of JOB, or of all jobs, newest first.
@@ -76,23 +83,46 @@ def list_checkpoints(
     wanted, matches, found = job or job_option, matcher(filters, FIELDS), searcher(search, SEARCHED)
     with invocation.workspace() as workspace:
         job_id = workspace.jobs.find(wanted).id if wanted else None
-        known = workspace.checkpoints.count(job_id)
-        enough = None if order or filters or search else limit
-        everything: list[Row] = [checkpoint_row(c) for c in workspace.checkpoints.list(job_id, limit=enough)]
+        enough = None if order or filters or search or trash else limit
+        everything = _removed(workspace, job_id) if trash else _present(workspace, job_id, enough)
+        known = len(everything) if trash else workspace.checkpoints.count(job_id)
     rows = [row for row in everything if matches(row) and found(row)]
     total = len(rows) if enough is None else known
     if order is not None:
         rows = sort(rows, order, FIELDS)
     empty = NO_CHECKPOINTS
-    if known:
+    if trash and not known:
+        empty = "the trash is empty"
+    elif known:
         empty = f"none of {count(known, 'checkpoint')} is like that"
     elif job_id:
         empty = f"{job_id} has no checkpoints yet; `gpu-train logs {job_id}` shows what it did"
     head = {"job_id": job_id, "total_checkpoints": total}
-    output.listing(Listing("checkpoints", _columns(rows, one_job=job_id is not None), rows[:limit], _ref, empty, head))
+    columns = _columns(rows, one_job=job_id is not None, trash=trash)
+    output.listing(Listing("checkpoints", columns, rows[:limit], ref_of, empty, head))
 
 
-def _columns(rows: Sequence[Row], *, one_job: bool) -> list[Column]:
+def _present(workspace: Workspace, job_id: str | None, limit: int | None) -> list[Row]:
+    return [checkpoint_row(c) for c in workspace.checkpoints.list(job_id, limit=limit)]
+
+
+def _removed(workspace: Workspace, job_id: str | None) -> list[Row]:
+    from gpu_train.retention.trash import Trash  # noqa: PLC0415  loads the engine
+
+    trash_ns = round(workspace.config.defaults.trash_days * DAY_NS)
+    return [
+        checkpoint_row(c)
+        | {
+            "removed_at": moment(c.removed_ns),
+            "removed_by": c.removed_by,
+            "why": c.removed_why,
+            "leaves_trash_at": moment((c.removed_ns or 0) + trash_ns),
+        }
+        for c in Trash(workspace).list(job_id)
+    ]
+
+
+def _columns(rows: Sequence[Row], *, one_job: bool, trash: bool) -> list[Column]:
     columns = [
         Column("job_id", "JOB"),
         Column("checkpoint_id", "CHECKPOINT"),
@@ -101,21 +131,21 @@ def _columns(rows: Sequence[Row], *, one_job: bool) -> list[Column]:
         Column("size_bytes", "SIZE", size, right=True),
         Column("stored_bytes", "STORED", size, right=True),
         Column("metrics", "METRICS", _main_metrics, wrap=True),
+        Column("kept", "KEPT"),
         Column("created_at", "CREATED", wrap=True),
+        Column("removed_at", "REMOVED", wrap=True),
+        Column("removed_by", "BY", wrap=True),
+        Column("leaves_trash_at", "TRASHED UNTIL", wrap=True),
     ]
     dropped = {"job_id"} if one_job else set()
-    if not any(row["metrics"] for row in rows):
-        dropped.add("metrics")
+    dropped |= {"metrics", "created_at"} if trash else {"removed_at", "removed_by", "leaves_trash_at"}
+    dropped |= {key for key in ("metrics", "kept") if not any(row[key] for row in rows)}
     return [column for column in columns if column.key not in dropped]
 
 
 def _main_metrics(metrics: Mapping[str, float]) -> str:
     chosen = [name for name in MAIN_METRICS if name in metrics] or list(metrics)[:2]
     return plain({name: metrics[name] for name in chosen})
-
-
-def _ref(row: Row) -> str:
-    return f"{row['job_id']}@{row['checkpoint_id']}"
 
 
 @click.command("show", cls=Command, exits=[3, 4])
@@ -148,6 +178,7 @@ def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
         ("stored", plain(fields["committed_at"])),
         ("metrics", plain(checkpoint.metrics)),
         ("tags", plain(checkpoint.tags)),
+        ("kept", "yes" if checkpoint.kept else "-"),
         ("code", plain(fields["code"])),
         ("data", plain(fields["data"])),
         ("came from", plain(checkpoint.source)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gpu_train_cli.command import Group, Lazy
@@ -12,16 +13,17 @@ if TYPE_CHECKING:
 
 _LIST = "gpu_train_cli.checkpoint_list"
 _FILES = "gpu_train_cli.checkpoint_files"
+_REMOVAL = "gpu_train_cli.checkpoint_removal"
 
 checkpoints = Group(
     "checkpoints",
     default="list",
-    help="""List, show, read, restore and import checkpoints.
+    help="""List, show, read, restore, import and remove checkpoints.
 
     A REF names a checkpoint: JOB (its latest), JOB@latest, JOB@best, JOB@step:500 or JOB@NAME, each with
     an optional /path. JOB is a job's id, the beginning of one, or a name (the newest job of that name).
     """,
-    short_help="List, show, read, restore and import checkpoints.",
+    short_help="List, show, read, restore, import and remove checkpoints.",
     lazy={
         "list": Lazy(f"{_LIST}:list_checkpoints", "List checkpoints, newest first."),
         "show": Lazy(f"{_LIST}:show_checkpoint", "Show all that is known of one."),
@@ -31,6 +33,11 @@ checkpoints = Group(
         "restore": Lazy(f"{_FILES}:restore", "Write a checkpoint, or a part of one, to disk."),
         "import": Lazy("gpu_train_cli.checkpoint_import:import_checkpoints", "Bring existing checkpoints in."),
         "verify": Lazy("gpu_train_cli.verify:verify_checkpoint", "Re-read and re-hash a checkpoint."),
+        "keep": Lazy(f"{_REMOVAL}:keep", "Forbid that checkpoints are removed."),
+        "unkeep": Lazy(f"{_REMOVAL}:unkeep", "Allow it again."),
+        "rm": Lazy(f"{_REMOVAL}:remove", "Move checkpoints to the trash."),
+        "prune": Lazy("gpu_train_cli.prune:prune", "Move what no retention policy preserves to the trash."),
+        "undo": Lazy(f"{_REMOVAL}:undo", "Bring removed checkpoints back."),
     },
 )
 
@@ -50,5 +57,11 @@ def checkpoint_row(checkpoint: Checkpoint) -> dict[str, object]:
         "created_at": moment(checkpoint.created_ns or checkpoint.committed_ns),
         "metrics": checkpoint.metrics,
         "tags": checkpoint.tags,
-        "sinks": [],
+        "sinks": list(checkpoint.pushed),
+        "kept": checkpoint.kept,
     }
+
+
+def ref_of(row: Mapping[str, object]) -> str:
+    """The ref of a checkpoint's row."""
+    return f"{row['job_id']}@{row['checkpoint_id']}"

@@ -25,7 +25,7 @@ COMMANDS = {
     "kill": Lazy("gpu_train_cli.stop:kill", "End jobs at once.", RUN),
     "reconcile": Lazy("gpu_train_cli.reconcile:reconcile", "Find jobs whose runner is gone and finish them.", RUN),
     "checkpoints": Lazy(
-        "gpu_train_cli.checkpoints:checkpoints", "List, show, read, restore and import checkpoints.", READ
+        "gpu_train_cli.checkpoints:checkpoints", "List, show, read, restore, import and remove checkpoints.", READ
     ),
     "mount": Lazy("gpu_train_cli.mount:mount", "Mount a job's checkpoints as a read-only folder.", READ),
     "umount": Lazy("gpu_train_cli.mount:umount", "Take mounts away.", READ),

@@ -12,10 +12,12 @@ import gpu_train
 from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import note
+from gpu_train_cli.retention_options import retention_options
 from gpu_train_cli.text import count, duration, size
 
 if TYPE_CHECKING:
     from gpu_train import Checkpoint, Job
+    from gpu_train.retention.setting import Retention
 
 FAILED = 1
 NS = 1_000_000_000
@@ -52,6 +54,8 @@ NS = 1_000_000_000
     metavar="K=V",
     help="A variable for the command; K alone takes it from here. May be repeated.",
 )
+@retention_options
+@click.option("--keep-all", is_flag=True, help="Keep all checkpoints, whatever the settings say.")
 @click.option("-d", "--detach", is_flag=True, help="Go on in the background; print the job's id.")
 @pass_invocation
 def run(
@@ -65,6 +69,8 @@ def run(
     resume_from: str | None,
     load: tuple[str, ...],
     env: tuple[str, ...],
+    retention: Retention | None,
+    keep_all: bool,
     detach: bool,
 ) -> None:
     """Run a training command and capture its checkpoints.
@@ -75,6 +81,8 @@ def run(
     itself has to say goes to stderr. The first Ctrl-C goes to the command, so that it may save; a second
     one ends it. Whatever its end, what it had finished is captured.
     """
+    if keep_all and retention is not None:
+        raise click.UsageError("--keep-all and other --keep-... options exclude each other")
     job = gpu_train.run(
         {"command": list(command)},
         provider,
@@ -84,6 +92,7 @@ def run(
         resume_from=resume_from,
         load=load,
         env=_variables(env),
+        retention={} if keep_all else None if retention is None else retention.to_row(),
         detach=detach,
         gpus=gpus,
         home=invocation.home,

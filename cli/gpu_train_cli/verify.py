@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 
 from gpu_train_cas.errors import Incomplete
 from gpu_train_cli.command import Command
+from gpu_train_cli.duration import DURATION
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Column, Listing, Output, note, reading
 from gpu_train_cli.progress import progress
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gpu_train_cas.check import VerifyReport
 
 DAMAGED = 4
-DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smh]?)")
-SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -38,21 +36,11 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
     return share
 
 
-def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """`90`, `90s`, `10m` or `2h` in seconds."""
-    if text is None:
-        return None
-    match = DURATION.fullmatch(text.strip())
-    if match is None:
-        raise click.BadParameter(f"{text!r} is no duration; write 90s, 10m or 2h")
-    return float(match[1]) * SECONDS[match[2]]
-
-
 @click.command("verify", cls=Command, exits=[4])
 @click.option(
     "--sample", callback=_share, metavar="SHARE", help="Read about that share (5%), what was read longest ago first."
 )
-@click.option("--max-duration", callback=_seconds, metavar="T", help="Begin nothing more after T (90s, 10m, 2h).")
+@click.option("--max-duration", type=DURATION, metavar="T", help="Begin nothing more after T (90s, 10m, 2h).")
 @reading
 @pass_invocation
 def verify(invocation: Invocation, sample: float | None, max_duration: float | None, output: Output) -> None:

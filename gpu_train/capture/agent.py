@@ -22,6 +22,7 @@ from gpu_train.capture.storing import Finished, Stored
 from gpu_train.capture.tracker import Decision, Tracker
 from gpu_train.capture.worker import Outcome, Worker
 from gpu_train.process import boot_id, end_job, processes_of, start_time
+from gpu_train.retention.upkeep import Upkeep
 from gpu_train.tables.checkpoint import INCOMPLETE, VERIFIED
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
@@ -69,7 +70,9 @@ class Agent:
         )
         self._ledger = Ledger(workspace, job.id)
         self._reports = Reports(workspace, job.id)
-        self._worker = Worker(workspace, job.id, settings.retry_s)
+        self._worker = Worker(
+            workspace, job.id, settings.retry_s, after=Upkeep(workspace, job, self._ledger.event).stored
+        )
 
     def run(self) -> None:
         """Watch until the end, then capture what is left; returns when all is stored."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -31,9 +31,8 @@ class Ledger:
         self._job_id = job_id
         self._events = workspace.home.logs(job_id) / "events.jsonl"
         self._late: deque[Checkpoint] = deque()
-        with workspace.store.registry.read() as txn:
-            rows = list(workspace.checkpoints.scan(txn, job_id))
-        self._known = {(c.base_name, c.fingerprint) for c in rows if c.fingerprint}
+        with closing(workspace.checkpoints.history(job_id)) as rows:
+            self._known = {(c.base_name, c.fingerprint) for c in rows if c.fingerprint}
 
     @property
     def is_behind(self) -> bool:

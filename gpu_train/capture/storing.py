@@ -19,6 +19,7 @@ from gpu_train.tables.checkpoint import VERIFIED, Checkpoint
 from gpu_train.tables.metric import Known, Metric
 from gpu_train.workspace import Workspace
 from gpu_train_cas import Added, OnProgress, Record, Transaction
+from gpu_train_cas.errors import NotFound
 
 TRAINER_STATE = "trainer_state.json"
 TRAINER_STATE_LIMIT_BYTES = 256 << 20
@@ -75,11 +76,12 @@ def fingerprint_of(members: Mapping[str, Member]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What came of it: the ledger row, whether it is new, and how many of its bytes were."""
+    """What came of it: the ledger row, whether it is new, how many of its bytes were; or that it was in the trash."""
 
     checkpoint: Checkpoint
     is_new: bool
     new_bytes: int
+    brought_back: bool = False
 
 
 class History:
@@ -126,9 +128,9 @@ def store_checkpoint(
     """Store a checkpoint and commit its record, its row and the metrics it tells of together.
 
     The same content under the same name as the newest version is no new checkpoint; what was said of
-    it explicitly is noted on the row that is there. `check` is called when all has been read and may
-    raise SourceChanged, by which nothing is committed. `progress` is told how far the reading is. What `also`
-    writes is committed with it.
+    it explicitly is noted on the row that is there, and out of the trash it comes back. `check` is called when all
+    has been read and may raise SourceChanged, by which nothing is committed. `progress` is told how far the reading
+    is. What `also` writes is committed with it.
 
     Raises:
         SourceChanged: when a file changed while it was read; try again later.
@@ -169,9 +171,13 @@ def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Adde
     newest, twin = _newest_and_whole(workspace.checkpoints.newest_versions_in(txn.txn, row.job_id, row.name))
     if twin is not None and twin.identity == added.root.identity:
         merged = _merged(twin, row)
-        if merged != twin:
-            workspace.checkpoints.put_in(txn, merged)
-        return Stored(merged, False, 0)
+        if twin.removed_ns is None:
+            if merged != twin:
+                workspace.checkpoints.put_in(txn, merged)
+            return Stored(merged, False, 0)
+        back = _brought_back(workspace, txn, merged)
+        if back is not None:
+            return Stored(back, False, 0, brought_back=True)
     name = next_version(row.name, newest)
     meta: dict[str, Any] = {
         "step": row.step, "state": row.state, "proof": row.proof, "metrics": dict(row.metrics), "tags": dict(row.tags),
@@ -180,6 +186,16 @@ def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Adde
     record = txn.put_record(Record("checkpoint", row.job_id, name, row.created_ns, added.root, meta))
     row = replace(row, name=name, record=record, identity=added.root.identity)
     return Stored(workspace.checkpoints.add_in(txn, row), True, added.new_bytes)
+
+
+def _brought_back(workspace: Workspace, txn: Transaction, removed: Checkpoint) -> Checkpoint | None:
+    """A checkpoint that was removed, taken out of the trash; None when gc has taken it from there."""
+    assert removed.record is not None
+    try:
+        txn.restore_trashed(removed.record)
+    except NotFound:
+        return None
+    return workspace.checkpoints.bring_back_in(txn, removed)
 
 
 def _newest_and_whole(versions: Iterator[Checkpoint]) -> tuple[Checkpoint | None, Checkpoint | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -38,11 +39,15 @@ class _Task:
 class Worker:
     """Stores checkpoints one after another in the order in which they come.
 
-    `put` and `outcomes` are for the watching thread. Leaving it as a context manager waits for what is being stored.
+    `after` is called in this thread when one has been stored; it must not raise. `put` and `outcomes` are for the
+    watching thread. Leaving it as a context manager waits for what is being stored.
     """
 
-    def __init__(self, workspace: Workspace, job_id: str, retry_s: float) -> None:
+    def __init__(
+        self, workspace: Workspace, job_id: str, retry_s: float, after: Callable[[], None] = lambda: None
+    ) -> None:
         self._workspace = workspace
+        self._after = after
         self._history = History(workspace, job_id)
         self._retry_s = retry_s
         self._waiting: deque[_Task] = deque()
@@ -114,6 +119,7 @@ class Worker:
         finished, candidate = task.finished, task.candidate
         try:
             result = store_checkpoint(self._workspace, finished, self._history, lambda: candidate.check(finished.base))
+            self._after()
         except SourceChanged as e:
             return Outcome(finished, candidate, e, task.attempt, final=True)
         except StorageFull as e:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from heapq import merge
 from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -12,94 +14,29 @@ from typing import TYPE_CHECKING, Any
 from gpu_train.ref import BEST, LATEST, Ref
 from gpu_train.spelling import near
 from gpu_train.step import natural_key, split_version
+from gpu_train.tables.checkpoint_row import GONE, INCOMPLETE, STATES, VERIFIED, Checkpoint, CheckpointRows
 from gpu_train.tables.job import Job, Jobs
-from gpu_train.tables.place import Places
-from gpu_train.tables.row import from_row, job_of, job_prefix, next_seq, numbered_key, seq_of, to_row
+from gpu_train.tables.row import job_of
 from gpu_train_cas.errors import Incomplete, NotFound
 
 if TYPE_CHECKING:
-    from gpu_train_cas.digest import Digest
     from gpu_train_cas.registry import Registry, Txn
     from gpu_train_cas.transaction import Transaction
 
-VERIFIED = "verified"
-INCOMPLETE = "incomplete"
-GONE = "gone"
-STATES = (VERIFIED, INCOMPLETE, GONE)
+__all__ = ["GONE", "INCOMPLETE", "STATES", "VERIFIED", "Checkpoint", "Checkpoints", "mode_of", "sorted_by_step"]
+
 _RISING = ("acc", "accuracy", "f1", "bleu", "rouge", "auc", "reward", "score", "precision", "recall", "map", "iou")
 """Words in a metric's name under which more is better; all others, such as every loss, are minimised."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """One checkpoint of a job.
-
-    Attributes:
-        job_id, seq: the job, and the place in the order of commits, from 1.
-        name: unique within the job: its path below the checkpoint folder; `~2`, `~3` are later contents of
-            the same path.
-        step: the training step, when it is known.
-        state: verified (whole, stored) | incomplete (stored as far as it was there) | gone (deleted before its
-            bytes could be kept; there is no record).
-        proof: why it counts as whole: explicit, a rule's name, "files", "quiet" or "ended"; for the
-            other states what was missing.
-        created_ns: the newest modification among its files. committed_ns: when it was stored.
-        size_bytes, files: of what it holds; stored_bytes: what it added to the store.
-        metrics, tags: numbers and words that belong to it; own_metrics names those that were given explicitly.
-        record: the record in the store; None when it is gone.
-        source: the path it was taken from.
-        lifetime_s: for one that is gone, how long it was seen.
-        fingerprint: of the source files' inodes, sizes and times, to know them again without reading.
-        identity: of its content, blind to times.
-        pattern: what files of tensors it has, whatever the numbers in their names (`base.pattern_of`).
-        classes: per class of tensors (weights, exp_avg, exp_avg_sq, other) the original, new and stored bytes, and
-            the most deltas on top of each other.
-    """
-
-    job_id: str
-    name: str
-    seq: int = 0
-    step: int | None = None
-    state: str = VERIFIED
-    proof: str = ""
-    created_ns: int = 0
-    committed_ns: int = 0
-    size_bytes: int = 0
-    stored_bytes: int = 0
-    files: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
-    record: Digest | None = None
-    source: str = ""
-    lifetime_s: float | None = None
-    fingerprint: str = ""
-    identity: Digest | None = None
-    own_metrics: tuple[str, ...] = ()
-    pattern: str = ""
-    classes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-
-    @property
-    def base_name(self) -> str:
-        """The path below the checkpoint folder, without a version."""
-        return split_version(self.name)[0]
-
-    @property
-    def ref(self) -> str:
-        """The ref that always names this one."""
-        version = split_version(self.name)[1]
-        return f"{self.job_id}@{self.name}" + ("" if version else "~1")
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Checkpoint:
-        """Read a row back."""
-        return from_row(cls, {**row, "own_metrics": tuple(row.get("own_metrics", ()))})
-
 
 CheckpointList = list[Checkpoint]  # a name of its own: within the class `list` is a method
 
 
 class Checkpoints:
-    """The table of checkpoints."""
+    """The table of checkpoints, and beside it the rows of those that were removed.
+
+    Who removes or brings back also moves the records (`retention.trash`). A removed row keeps its number and its name:
+    neither is given a second time.
+    """
 
     def __init__(
         self, registry: Registry, transaction: Callable[[], Any], jobs: Jobs,
@@ -109,8 +46,9 @@ class Checkpoints:
         self._transaction = transaction
         self._jobs = jobs
         self._best = best
-        self.table = registry.table("checkpoints")
-        self._places = Places(registry, self.table)
+        self._rows = CheckpointRows(registry, "checkpoints", "checkpoint_places")
+        self._removed = CheckpointRows(registry, "removed_checkpoints", "removed_places")
+        self.table = self._rows.table
 
     def list(self, job_id: str | None = None, *, limit: int | None = None) -> CheckpointList:
         """A job's checkpoints, or all jobs', newest commit first; at most `limit`, without reading the others."""
@@ -124,19 +62,27 @@ class Checkpoints:
 
     def scan(self, txn: Txn, job_id: str | None = None, *, reverse: bool = False) -> Iterator[Checkpoint]:
         """Checkpoints in key order or backwards, within a transaction."""
-        prefix = b"" if job_id is None else job_prefix(job_id)
-        for key, row in self.table.scan(txn, prefix, reverse=reverse):
-            yield _read(key, row)
+        return self._rows.scan(txn, job_id, reverse=reverse)
+
+    def scan_removed(self, txn: Txn, job_id: str | None = None, *, reverse: bool = False) -> Iterator[Checkpoint]:
+        """Those that were removed, in key order or backwards, within a transaction."""
+        return self._removed.scan(txn, job_id, reverse=reverse)
 
     def newest(self, job_id: str) -> Generator[Checkpoint, None, None]:
         """A job's checkpoints from the last commit back; close it, or read all: until then a snapshot is held."""
         with self._registry.read() as txn:
             yield from self.scan(txn, job_id, reverse=True)
 
+    def history(self, job_id: str) -> Generator[Checkpoint, None, None]:
+        """`newest`, with those that were removed in their places."""
+        with self._registry.read() as txn:
+            scans = self.scan(txn, job_id, reverse=True), self.scan_removed(txn, job_id, reverse=True)
+            yield from merge(*scans, key=lambda c: -c.seq)
+
     def count(self, job_id: str | None = None) -> int:
         """How many a job has, or all jobs."""
         with self._registry.read() as txn:
-            return self.table.count(txn, b"" if job_id is None else job_prefix(job_id))
+            return self._rows.count(txn, job_id)
 
     def counts(self) -> Counter[str]:
         """How many each job has."""
@@ -149,10 +95,7 @@ class Checkpoints:
     def latest(self, job_id: str) -> Checkpoint | None:
         """The newest verified one by the order of commits."""
         with self._registry.read() as txn:
-            for key, row in self.table.scan(txn, job_prefix(job_id), reverse=True):
-                if row["state"] == VERIFIED:
-                    return _read(key, row)
-        return None
+            return next((c for c in self.scan(txn, job_id, reverse=True) if c.state == VERIFIED), None)
 
     def best(self, job_id: str, metric: str | None = None, mode: str | None = None) -> Checkpoint | None:
         """The verified one with the best metric: `metric`, else `defaults.best_metric`, else eval_loss, else loss.
@@ -206,6 +149,8 @@ class Checkpoints:
                 raise Incomplete(
                     f"{job.id} has no whole checkpoint at step {ref.step}; {at_step[0].name} is {at_step[0].state}"
                 )
+            if removed := self.removed(job.id, ref):
+                raise NotFound(_was_removed(removed[0]))
             steps = sorted({c.step for c in self.list(job.id) if c.step is not None})
             near = sorted(steps, key=lambda s: abs(s - (ref.step or 0)))[:3]
             hint = f"nearest are {', '.join(map(str, near))}" if near else "none has a known step"
@@ -221,82 +166,87 @@ class Checkpoints:
 
     def _named(self, job: Job, text: str) -> tuple[Checkpoint, str]:
         """Tell name and path apart by what the job has: the longest name wins."""
-        parts = text.split("/")
         with self._registry.read() as txn:
-            for cut in range(len(parts), 0, -1):
-                name, path = "/".join(parts[:cut]), "/".join(parts[cut:])
-                base, version = split_version(name)
-                versions = _newest_first(self.versions_in(txn, job.id, base))
-                if version is not None:
-                    exact = [c for c in versions if c.name == name]
-                    chosen = exact or ([c for c in versions if c.name == base] if version == 1 else [])
-                else:
-                    chosen = [c for c in versions if c.state != GONE] or versions
-                if chosen:
-                    return chosen[0], path
+            found = _match(self._rows, txn, job.id, text)
+            removed = None if found else _match(self._removed, txn, job.id, text)
+        if found is not None:
+            return found
+        if removed is not None:
+            raise NotFound(_was_removed(removed[0]))
         names = sorted({c.name for c in self.list(job.id)}, key=natural_key)
-        nearest = near(parts[0], names) or names[-3:]
+        nearest = near(text.partition("/")[0], names) or names[-3:]
         hint = f"near are {', '.join(nearest)}" if nearest else "it has none yet"
         raise NotFound(f"{job.id} has no checkpoint {text!r}; {hint}")
 
+    def removed(self, job_id: str, ref: Ref) -> CheckpointList:
+        """Those of a job's removed checkpoints that a ref names: one by its name, all at a step, or all of the job."""
+        with self._registry.read() as txn:
+            if ref.selector == "step":
+                return _newest_first(self._removed.at_step(txn, job_id, ref.step))
+            if ref.selector == "name":
+                found = _match(self._removed, txn, job_id, ref.name)
+                return [found[0]] if found is not None else []
+            return _newest_first(self.scan_removed(txn, job_id))
+
     def add_in(self, txn: Transaction, checkpoint: Checkpoint) -> Checkpoint:
         """Append as part of a transaction, durable; the row as written, with its number."""
-        seq = next_seq(self.table, txn.txn, checkpoint.job_id)
+        job_id = checkpoint.job_id
+        seq = max(self._rows.next_seq(txn.txn, job_id), self._removed.next_seq(txn.txn, job_id))
         checkpoint = replace(checkpoint, seq=seq)
-        self._write(txn, checkpoint, None)
+        self._rows.put(txn, checkpoint)
         return checkpoint
 
     def put_in(self, txn: Transaction, checkpoint: Checkpoint) -> None:
-        """Write a changed row back as part of a transaction, durable."""
-        key = numbered_key(checkpoint.job_id, checkpoint.seq)
-        self._write(txn, checkpoint, txn.get(self.table, key))
+        """Write a changed row back as part of a transaction, durable.
 
-    def _write(self, txn: Transaction, checkpoint: Checkpoint, old: Mapping[str, Any] | None) -> None:
-        key, row = numbered_key(checkpoint.job_id, checkpoint.seq), _row(checkpoint, old)
-        self._places.move(txn.txn, key, row)
-        txn.put(self.table, key, row, durable=True)
+        Raises:
+            NotFound: when it was removed since it was read.
+        """
+        if self._rows.get(txn.txn, checkpoint.job_id, checkpoint.seq) is None:
+            raise NotFound(f"{checkpoint.ref} was removed meanwhile; `gpu-train checkpoints undo` brings it back")
+        self._rows.put(txn, checkpoint)
 
     def put(self, checkpoint: Checkpoint) -> None:
-        """Write a changed row back in a transaction of its own."""
+        """Write a changed row back in a transaction of its own; raises as `put_in`."""
         with self._transaction() as txn:
             self.put_in(txn, checkpoint)
 
+    def get_in(self, txn: Txn, job_id: str, seq: int) -> Checkpoint | None:
+        """A job's checkpoint of that number, within a transaction; None when there is none or it was removed."""
+        return self._rows.get(txn, job_id, seq)
+
+    def get_removed_in(self, txn: Txn, job_id: str, seq: int) -> Checkpoint | None:
+        """A job's removed checkpoint of that number, within a transaction."""
+        return self._removed.get(txn, job_id, seq)
+
+    def remove_in(self, txn: Transaction, checkpoint: Checkpoint, when_ns: int, by: str, why: str = "") -> None:
+        """Move a row that is there to the removed ones, as part of a transaction, durable."""
+        row = self._rows.take(txn, checkpoint.job_id, checkpoint.seq)
+        self._removed.put(txn, replace(checkpoint, removed_ns=when_ns, removed_by=by, removed_why=why), row)
+
+    def bring_back_in(self, txn: Transaction, checkpoint: Checkpoint) -> Checkpoint:
+        """Move a removed row back as part of a transaction, durable; as it is afterwards."""
+        row = self._removed.take(txn, checkpoint.job_id, checkpoint.seq)
+        checkpoint = replace(checkpoint, removed_ns=None, removed_by="", removed_why="")
+        self._rows.put(txn, checkpoint, row)
+        return checkpoint
+
+    def forget_in(self, txn: Transaction, job_id: str, seq: int) -> None:
+        """Drop a removed row for good, as part of a transaction: only when its job goes as a whole."""
+        self._removed.take(txn, job_id, seq)
+
     def versions_in(self, txn: Txn, job_id: str, base_name: str) -> CheckpointList:
         """All rows under one path, oldest first, within a transaction."""
-        return list(self._versions(txn, job_id, base_name, reverse=False))
+        return list(self._rows.at_path(txn, job_id, base_name))
 
     def newest_versions_in(self, txn: Txn, job_id: str, base_name: str) -> Iterator[Checkpoint]:
-        """The rows under one path, newest first, read one by one, within a transaction."""
-        return self._versions(txn, job_id, base_name, reverse=True)
+        """The rows under one path, newest first, with those that were removed, read one by one."""
+        rows = (table.at_path(txn, job_id, base_name, reverse=True) for table in (self._rows, self._removed))
+        return merge(*rows, key=lambda c: -c.seq)
 
     def at_step_in(self, txn: Txn, job_id: str, step: int | None) -> CheckpointList:
         """All rows at a step, oldest first, within a transaction."""
-        if self._usable(txn):
-            found = self._rows(txn, job_id, self._places.at_step(txn, job_id, step))
-        else:
-            found = self.scan(txn, job_id)
-        return [c for c in found if c.step == step]
-
-    def _versions(self, txn: Txn, job_id: str, base_name: str, *, reverse: bool) -> Iterator[Checkpoint]:
-        if self._usable(txn):
-            found = self._rows(txn, job_id, self._places.at_path(txn, job_id, base_name, reverse=reverse))
-        else:
-            found = self.scan(txn, job_id, reverse=reverse)
-        return (c for c in found if c.base_name == base_name)
-
-    def _usable(self, txn: Txn) -> bool:
-        """Whether the index can be used; who writes makes it again where it cannot."""
-        if txn.writing:
-            self._places.ensure(txn)
-            return True
-        return self._places.is_sound(txn)
-
-    def _rows(self, txn: Txn, job_id: str, numbers: Iterable[int]) -> Iterator[Checkpoint]:
-        for number in numbers:
-            key = numbered_key(job_id, number)
-            row = self.table.get(txn, key)
-            if row is not None:
-                yield _read(key, row)
+        return list(self._rows.at_step(txn, job_id, step))
 
 
 def mode_of(metric: str) -> str:
@@ -310,19 +260,34 @@ def sorted_by_step(checkpoints: Iterable[Checkpoint]) -> CheckpointList:
     return sorted(checkpoints, key=lambda c: (-1 if c.step is None else c.step, natural_key(c.name), c.seq))
 
 
-def _read(key: bytes, row: dict[str, Any]) -> Checkpoint:
-    row["seq"] = seq_of(key)
-    return Checkpoint.from_row(row)
+def _match(rows: CheckpointRows, txn: Txn, job_id: str, text: str) -> tuple[Checkpoint, str] | None:
+    """The checkpoint among some rows that the longest part of `text` names, and the path that is left."""
+    parts = text.split("/")
+    for cut in range(len(parts), 0, -1):
+        name, path = "/".join(parts[:cut]), "/".join(parts[cut:])
+        base, version = split_version(name)
+        versions = _newest_first(rows.at_path(txn, job_id, base))
+        if version is not None:
+            exact = [c for c in versions if c.name == name]
+            chosen = exact or ([c for c in versions if c.name == base] if version == 1 else [])
+        else:
+            chosen = [c for c in versions if c.state != GONE] or versions
+        if chosen:
+            return chosen[0], path
+    return None
+
+
+def _was_removed(checkpoint: Checkpoint) -> str:
+    when = datetime.fromtimestamp((checkpoint.removed_ns or 0) // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    by = f" by `{checkpoint.removed_by}`" if checkpoint.removed_by else ""
+    return (
+        f"{checkpoint.ref} was removed on {when}{by}; while it is in the trash, "
+        f"`gpu-train checkpoints undo {checkpoint.ref}` brings it back"
+    )
 
 
 def _newest_first(checkpoints: Iterable[Checkpoint]) -> CheckpointList:
     return sorted(checkpoints, key=lambda c: (c.committed_ns, c.seq), reverse=True)
-
-
-def _row(checkpoint: Checkpoint, old: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    row = to_row(checkpoint, dict(old) if old else None)
-    del row["seq"]
-    return row
 
 
 def _finite(value: Any) -> bool:

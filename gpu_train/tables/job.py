@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_train.spelling import near
 from gpu_train.tables.row import from_row, to_row
 from gpu_train_cas.errors import NotFound, UsageError
+from gpu_train_cas.registry import decode_row
 
 if TYPE_CHECKING:
     from gpu_train_cas.registry import Registry, Txn
@@ -50,6 +51,7 @@ class Job:
         loads: the refs of the checkpoints that were restored for it.
         gpus: what was asked for.
         reason: why it ended so, when the status alone does not say.
+        retention: what is kept of its checkpoints, when that was said for this job (`retention.setting`).
     """
 
     id: str
@@ -80,6 +82,7 @@ class Job:
     loads: tuple[str, ...] = ()
     gpus: str | None = None
     reason: str = ""
+    retention: Mapping[str, Any] | None = None
 
     @property
     def is_live(self) -> bool:
@@ -134,6 +137,13 @@ class Jobs:
             if (project is None or j.project == project) and (wanted is None or j.status in wanted)
         ]  # fmt: skip
         return sorted(jobs, key=lambda j: (j.created_ns, j.id), reverse=True)
+
+    def live_in(self, txn: Txn) -> JobList:
+        """Those that have not ended, within a transaction; the others are not decoded."""
+        words = [status.encode() for status in LIVE]
+        rows = (value for _, value in self.table.scan_bytes(txn) if any(word in value for word in words))
+        found = [Job.from_row(decode_row(value)) for value in rows]
+        return [job for job in found if job.is_live]
 
     def find(self, text: str) -> Job:
         """The job with that id; else the newest with that name; else the only one whose id begins so.

@@ -18,11 +18,11 @@ KEYS_PER_ROW = 2
 
 
 class Places:
-    """The index of the table of checkpoints `rows`, whose rows are never removed."""
+    """The index `name` of a table of checkpoints, `rows`."""
 
-    def __init__(self, registry: Registry, rows: Table) -> None:
+    def __init__(self, registry: Registry, rows: Table, name: str) -> None:
         self._rows = rows
-        self._table = registry.table("checkpoint_places")
+        self._table = registry.table(name)
 
     def is_sound(self, txn: Txn) -> bool:
         """Whether it covers all rows."""
@@ -45,6 +45,12 @@ class Places:
             for place in _places(key, old):
                 self._table.delete(txn, place)
         self._enter(txn, key, row)
+
+    def leave(self, txn: Txn, key: bytes, row: Row) -> None:
+        """Keep it in step with a row that is about to be deleted; part of a write transaction."""
+        self.ensure(txn)
+        for place in _places(key, row):
+            self._table.delete(txn, place)
 
     def _enter(self, txn: Txn, key: bytes, row: Row) -> None:
         for place in _places(key, row):

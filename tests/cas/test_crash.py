@@ -23,6 +23,7 @@ Commit = Callable[..., Digest]
 Seen = Callable[[Path], dict[bytes, tuple[object, ...]]]
 
 CHILD = Path(__file__).with_name("crash_child.py")
+KIT = Path(__file__).parents[1] / "kit"
 NAMES = {"rename": "?rename,?renameat,?renameat2", "unlink": "?unlink,?unlinkat", "renameat": "?renameat,?renameat2"}
 """What strace calls them, on any architecture."""
 
@@ -101,7 +102,10 @@ def run(work: Path, mechanism: str, scenario: str, points: list[int]) -> list[in
         calls = NAMES.get(mechanism, mechanism)
         inject = f"inject={calls}:signal=SIGKILL:when={WHEN}"
         command = ["strace", "-f", "-o", os.devnull, "-e", f"trace={calls}", "-e", inject, *command]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
+    path = os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=280, env={**os.environ, "PYTHONPATH": path}
+    )
     assert done.returncode == 0, done.stderr
     statuses = list(map(int, done.stdout.split()))
     assert set(statuses) <= {-9, 0}, done.stderr

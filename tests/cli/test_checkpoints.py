@@ -33,7 +33,7 @@ def test_the_machine_keys(trained) -> None:
         "job_id": trained.job_id, "checkpoint_id": "checkpoint-500", "step": 500, "state": "verified",
         "proof": "trainer_state.json", "type": None, "base_model": None, "size_bytes": first["size_bytes"],
         "stored_bytes": first["stored_bytes"], "created_at": "2023-11-14T22:13:32Z", "metrics": {"loss": 0.2},
-        "tags": {}, "sinks": [],
+        "tags": {}, "sinks": [], "kept": False,
     }  # fmt: skip
     assert first["size_bytes"] == 200_000 + len('{"global_step": 500}') + 10
     assert 0 < first["stored_bytes"] < first["size_bytes"]

@@ -69,6 +69,41 @@ def eventually() -> Callable[..., None]:
     return _eventually
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Makes file systems of so many MiB, where that is allowed."""
+    points: list[Path] = []
+
+    def make(mib: int) -> Path:
+        point = tmp_path / f"disk{len(points)}"
+        point.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", point]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("needs the right to mount a tmpfs")
+        points.append(point)
+        return point
+
+    yield make
+    for point in points:
+        subprocess.run(["umount", "-l", point], check=True)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(os.urandom(size))
+            except OSError:
+                continue
+
+
+@pytest.fixture
+def fill() -> Callable[[Path], None]:
+    """Takes up all the room of a disk with a file."""
+    return _fill
+
+
 @dataclass
 class Launched:
     """A job that a runner process of its own runs."""

@@ -7,6 +7,7 @@ import pytest
 
 from gpu_train.config import Config, configure
 from gpu_train.home import Home
+from gpu_train.retention.setting import Best, Retention
 from gpu_train_cas.errors import UsageError
 
 
@@ -107,4 +108,56 @@ def test_credentials_are_kept_as_written(home: Path, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read(home: Path, tmp_path: Path) -> None:
     (home / "config.toml").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"config\.toml: cannot be read"):
+        load(home, tmp_path)
+
+
+def test_retention_for_all_for_a_project_and_from_the_environment(home: Path, tmp_path: Path) -> None:
+    write(home / "config.toml", '[projects."my project".retention]\nlatest = 9\n')
+    write(
+        tmp_path / "gpu-train.toml",
+        """
+        [retention]
+        latest = 3
+        best = {metric = "eval_loss", n = 2}
+        every_steps = 1000
+        every_seconds = 3600
+        latest_duration = "2d"
+        [projects.search.retention]
+        best = [{metric = "f1"}, {metric = "fid", mode = "max"}]
+        """,
+    )
+    config = load(home, tmp_path, GPU_TRAIN_RETENTION_EVERY_SECONDS="90m")
+    assert config.retention == Retention(3, (Best("eval_loss", 2),), 1000, 5400.0, 172800.0)
+    assert config.projects == {
+        "my project": Retention(9), "search": Retention(best=(Best("f1"), Best("fid", 1, "max"))),
+    }  # fmt: skip
+    shown = {s.key: s.value for s in config.settings()}
+    assert shown["retention.best"] == ("eval_loss:2",)
+    assert shown["projects.search.retention.best"] == ("f1:1", "fid:1:max")
+    assert config.origin("projects.my project") == str(home / "config.toml")
+
+
+def test_retention_that_was_configured_reaches_children(home: Path, tmp_path: Path) -> None:
+    configure(registry={"retention": {"latest": 2, "best": {"metric": "val/loss:x", "n": 3}, "latest_duration": 1.5}})
+    env = load(home, tmp_path).as_environment()
+    configure()
+    assert load(home, tmp_path, **env).retention == Retention(2, (Best("val/loss:x", 3),), latest_duration=1.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[retention]\nlatest = -1\n", "retention.latest: a whole number is expected, 0 or more"),
+        ("[retention]\nlatest = true\n", "retention.latest: a whole number is expected"),
+        ('[retention]\nbest = {metric = "x", count = 2}\n', r"retention.best: \{metric = .* is expected"),
+        ('[retention]\nbest = {metric = "x", mode = "up"}\n', "retention.best"),
+        ('[retention]\nlatest_duration = "2 fortnights"\n', "'2 fortnights' is no duration; write 90s, 15m, 2h or 7d"),
+        ("[projects.x]\nlatest = 1\n", "projects.x.latest: no such table; known is retention"),
+        ("[projects.x.retention]\nlast = 1\n", "projects.x.retention.last: no such setting; did you mean 'latest'"),
+        ("projects = 1\n", "projects: a table is expected"),
+    ],
+)
+def test_retention_that_makes_no_sense_is_named(home: Path, tmp_path: Path, text: str, says: str) -> None:
+    write(tmp_path / "gpu-train.toml", text)
+    with pytest.raises(UsageError, match=says):
         load(home, tmp_path)

@@ -1,0 +1,40 @@
+"""Retention: what goes of a job's checkpoints and what stays, and getting back what went.
+
+    with gpu_train.Workspace.open() as workspace:
+        plan = retention.plan_for(workspace, workspace.jobs.find("my-job"), retention.Retention(latest=3))
+        retention.prune(workspace, plan)
+        retention.undo(workspace)
+
+`setting` is what a person sets, `policy` what it means (pure functions over rows), `guard` what no policy may drop,
+`plan` puts the two together, `pruning` carries it out, `upkeep` is the part of the agent. `trash` moves checkpoints to
+the trash and back, `removal` those that refs name.
+
+What leaves goes to the trash first: its record is marked (cas/spec/gc.md), its row moves to the table of removed
+checkpoints, both in one transaction. gc takes the bytes when `defaults.trash_days` are over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpu_train_cas.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gpu_train.retention.plan import Fate, Plan, plan_for
+    from gpu_train.retention.pruning import prune
+    from gpu_train.retention.removal import find, keep, remove, undo
+    from gpu_train.retention.setting import Best, Retention
+    from gpu_train.retention.trash import Trash
+
+__all__ = ["Best", "Fate", "Plan", "Retention", "Trash", "find", "keep", "plan_for", "prune", "remove", "undo"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "gpu_train.retention.plan": ("Fate", "Plan", "plan_for"),
+        "gpu_train.retention.pruning": ("prune",),
+        "gpu_train.retention.removal": ("find", "keep", "remove", "undo"),
+        "gpu_train.retention.setting": ("Best", "Retention"),
+        "gpu_train.retention.trash": ("Trash",),
+    },
+)

@@ -1,0 +1,158 @@
+"""Taking checkpoints away and back: prune, rm, undo, keep."""
+
+import json
+import os
+import pty
+import subprocess
+
+import pytest
+
+import gpu_train
+from gpu_train.errors import Protected
+from gpu_train.retention.trash import Trash
+
+
+def names(program, *arguments: str) -> list[str]:
+    return program("checkpoints", "list", *arguments, "-q").stdout.split()
+
+
+def test_prune_looks_before_it_acts(trained) -> None:
+    program = trained.program
+    looked = program("checkpoints", "prune", "demo", "--dry-run", "--keep-latest", "1", "-o", "json")
+    told = json.loads(looked.stdout)
+    assert (told["dry_run"], told["removed"], told["stays"]) == (True, 2, 1)
+    assert {row["checkpoint_id"]: (row["fate"], row["why"]) for row in told["checkpoints"]} == {
+        "checkpoint-200": ("remove", ["no policy preserves it"]),
+        "checkpoint-1000": ("remove", ["no policy preserves it"]),
+        "checkpoint-500": ("stay", ["among the latest 1", "it is the newest whole one"]),
+    }
+    assert told["freed_bytes"] > 0
+    assert len(names(program)) == 3
+    shown = program("checkpoints", "prune", "-n", "--keep-latest", "1")
+    assert shown.stdout.splitlines()[0].split() == ["JOB", "CHECKPOINT", "STEP", "SIZE", "FATE", "WHY"]
+    assert "2 checkpoints, 391 KiB, would be moved to the trash\n" in shown.stderr
+    assert "`gpu-train gc` frees at most" in shown.stderr and "7 days from now" in shown.stderr
+    refused = program("checkpoints", "prune", "demo", "--keep-latest", "1", code=2)
+    assert "Move 2 checkpoints, 391 KiB, to the trash? There is no terminal to ask at: give --yes" in refused.stderr
+    assert len(names(program)) == 3
+    done = program("checkpoints", "prune", "demo", "--keep-latest", "1", "--yes", "-q")
+    assert done.stdout.split() == ["demo-abcdef@checkpoint-1000", "demo-abcdef@checkpoint-200"]
+    assert names(program) == ["demo-abcdef@checkpoint-500"]
+    back = json.loads(program("checkpoints", "undo", "-o", "json").stdout)
+    assert (len(back["checkpoints"]), back["lost"]) == (2, [])
+    assert len(names(program)) == 3
+    program("verify")
+
+
+def test_prune_by_what_is_set(trained) -> None:
+    program = trained.program
+    assert "no policy is set: give options such as --keep-latest 3" in program("checkpoints", "prune").stderr
+    (program.cwd / "gpu-train.toml").write_text("[retention]\nbest = {metric = 'loss'}\nevery_steps = 500\n")
+    told = json.loads(program("checkpoints", "prune", "-n", "-o", "json").stdout)
+    assert [row["checkpoint_id"] for row in told["checkpoints"] if row["fate"] == "remove"] == ["checkpoint-200"]
+    program("checkpoints", "prune", "-y")
+    nothing = program("checkpoints", "prune", "-y")
+    assert "nothing to remove: all checkpoints are preserved" in nothing.stderr
+    assert program("checkpoints", "prune", "absent", "-y", code=3).stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--keep-latest", "0"], ["--keep-best", ":2"], ["--keep-every-seconds", "soon"]], ids=" ".join
+)
+def test_policies_that_make_no_sense(trained, arguments: list[str]) -> None:
+    assert trained.program("checkpoints", "prune", *arguments, code=2).stdout == ""
+
+
+def test_rm_trash_and_undo(trained) -> None:
+    program = trained.program
+    would = program("checkpoints", "rm", "demo@step:200", "-n")
+    assert "1 checkpoint would be moved to the trash; `gpu-train gc` frees at most" in would.stderr
+    assert "give --yes" in program("checkpoints", "rm", "demo@step:200", code=2).stderr
+    program("checkpoints", "rm", "demo@step:200", "demo@best", "--yes")
+    assert names(program) == ["demo-abcdef@checkpoint-500"]
+    trash = json.loads(program("checkpoints", "list", "--trash", "-o", "json").stdout)
+    assert trash["total_checkpoints"] == 2
+    assert {row["removed_by"] for row in trash["checkpoints"]} == {"checkpoints rm"}
+    assert all(row["leaves_trash_at"] > row["removed_at"] for row in trash["checkpoints"])
+    heading = program("checkpoints", "list", "demo", "--trash").stdout.splitlines()[0]
+    assert heading.split() == ["CHECKPOINT", "STEP", "STATE", "SIZE", "STORED", "REMOVED", "BY", "TRASHED", "UNTIL"]
+    assert (
+        "checkpoints undo demo-abcdef@checkpoint-200~1"
+        in program("checkpoints", "show", "demo@step:200", code=3).stderr
+    )
+    assert "1 checkpoint came back" in program("checkpoints", "undo", "demo@checkpoint-200").stderr
+    program("checkpoints", "undo")
+    assert len(names(program)) == 3
+    assert "nothing was removed" in program("checkpoints", "undo", code=3).stderr
+    assert program("checkpoints", "list", "--trash").stderr == "the trash is empty\n"
+
+
+def test_keep_and_unkeep(trained) -> None:
+    program = trained.program
+    assert program("checkpoints", "keep", "demo@step:200").stderr == "1 checkpoint kept\n"
+    assert "1 had that mark before" in program("checkpoints", "keep", "demo@step:200", "demo@best").stderr
+    shown = json.loads(program("checkpoints", "show", "demo@step:200", "-o", "json").stdout)
+    assert shown["kept"] is True
+    assert "kept                yes\n" in program("checkpoints", "show", "demo@step:200").stdout
+    assert "KEPT" in program("checkpoints").stdout
+    refused = program("checkpoints", "rm", "demo@step:200", "-y", code=Protected.exit_code).stderr
+    assert "cannot be removed: it is kept (`gpu-train checkpoints unkeep`)" in refused
+    told = json.loads(program("checkpoints", "prune", "-n", "--keep-latest", "1", "-o", "json").stdout)
+    assert told["removed"] == 0
+    assert program("checkpoints", "unkeep", "demo@step:200").stderr == "1 checkpoint not kept any more\n"
+    program("checkpoints", "rm", "demo@step:200", "-y")
+
+
+def test_what_gc_has_taken_is_told(trained) -> None:
+    program = trained.program
+    program("checkpoints", "rm", "demo@step:200", "-y")
+    with gpu_train.Workspace.open(program.home) as workspace:
+        workspace.store.gc(trash_days=0)
+        assert Trash(workspace).list() == []
+    lost = program("checkpoints", "undo", "demo@step:200", code=1)
+    assert "demo-abcdef@checkpoint-200~1 cannot come back: gc has taken its bytes" in lost.stderr
+
+
+def answered(program, answer: bytes, *arguments: str) -> tuple[int, str]:
+    """Run at a terminal where somebody answers; exit code and what was said."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [program.script, *arguments], env=program.environment(TERM="dumb"), cwd=program.cwd, stdin=theirs,
+        stdout=theirs, stderr=theirs,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        os.write(ours, answer)
+        said = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # EIO: the other end is closed
+                break
+            if not part:
+                break
+            said += part
+    os.close(ours)
+    return process.returncode, said.decode()
+
+
+def test_a_person_is_asked(trained) -> None:
+    program = trained.program
+    code, said = answered(program, b"n\n", "checkpoints", "rm", "demo@step:200")
+    assert code == 130 and "Move 1 checkpoint, 195 KiB, to the trash? [y/N]" in said
+    assert len(names(program)) == 3
+    code, said = answered(program, b"y\n", "checkpoints", "rm", "demo@step:200")
+    assert code == 0 and len(names(program)) == 2
+
+
+def test_a_run_keeps_what_it_is_told_to(program) -> None:
+    (program.cwd / "train.py").write_text(
+        "import gpu_train\n"
+        "for step in range(1, 5):\n"
+        "    with gpu_train.checkpoint(step=step) as path:\n"
+        "        (path / 'w.bin').write_bytes(bytes([step]) * 1000)\n"
+    )
+    (program.cwd / "gpu-train.toml").write_text("[retention]\nlatest = 3\n")
+    for name, options, left in (("set", [], 3), ("told", ["--keep-latest", "1"], 1), ("all", ["--keep-all"], 4)):
+        program.spawned("run", "--name", name, *options, "--", "python", "train.py")
+        assert len(names(program, name)) == left
+    assert "exclude each other" in program("run", "--keep-all", "--keep-latest", "1", "--", "true", code=2).stderr

@@ -1,0 +1,28 @@
+"""The process that test_crash.py kills while it removes and brings back; see tests/kit/kill_points.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kill_points import Announce, main
+
+from gpu_train.retention import removal
+from gpu_train.retention.plan import plan_for
+from gpu_train.retention.pruning import prune
+from gpu_train.retention.setting import Count, Retention
+from gpu_train.workspace import Workspace
+
+
+def removals(home: Path, sources: Path, announce: Announce) -> None:
+    with Workspace.open(home, cwd=home.parent) as workspace:
+        removal.remove(workspace, removal.find(workspace, ["train@c-1", "train@c-2"]))
+        announce("removed c-1 c-2")
+        removal.undo(workspace, ["train@c-1"])
+        announce("back c-1")
+        removal.keep(workspace, removal.find(workspace, ["train@c-1"]))
+        announce("kept c-1")
+        prune(workspace, plan_for(workspace, workspace.jobs.find("train"), Retention(Count(2))))
+        announce("pruned c-3")
+
+
+main({f.__name__: f for f in (removals,)})

@@ -1,0 +1,87 @@
+"""Kill -9 while things are removed and brought back: each is in one place, rows and records agree, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_train.retention import removal
+from gpu_train.retention.trash import Trash
+from gpu_train.workspace import Workspace
+
+from .conftest import JOB, Run
+
+CHILD = Path(__file__).with_name("crash_child.py")
+KIT = Path(__file__).parents[2] / "kit"
+BATCH = 40
+"""Points per start of a process."""
+
+
+def sweep(work: Path, scenario: str, step: int) -> Iterator[int]:
+    """Kill a child at every step-th point until one gets through; the points, each as soon as it can be checked."""
+    path = os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH")]))
+    first = 1
+    while True:
+        points = list(range(first, first + BATCH * step, step))
+        for point in points:
+            shutil.copytree(work / "template", work / str(point))
+        command = [sys.executable, CHILD, "profile", scenario, "0", work, *map(str, points)]
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=280, env={**os.environ, "PYTHONPATH": path}
+        )
+        assert done.returncode == 0, done.stderr
+        statuses = list(map(int, done.stdout.split()))
+        assert set(statuses) <= {-9, 0}, done.stderr
+        yield from points[: statuses.count(-9)]
+        if statuses[-1] == 0:
+            yield points[len(statuses) - 1]
+            return
+        first += BATCH * step
+
+
+def check(home: Path, announced: list[str], run: Run) -> None:
+    with Workspace.open(home, cwd=home.parent) as workspace:
+        run.workspace = workspace
+        here = {c.name: c for c in workspace.checkpoints.list(JOB)}
+        trashed = {c.name: c for c in Trash(workspace).list(JOB)}
+        assert sorted([*here, *trashed]) == ["c-1", "c-2", "c-3", "c-4", "c-5"]
+        for rows, in_trash in ((here, False), (trashed, True)):
+            records = {digest for digest, _ in workspace.store.records(trashed=in_trash)}
+            assert {c.record for c in rows.values()} == records
+        assert len({"c-1", "c-2"} & set(trashed)) != 1 or "removed c-1 c-2" in announced, "both or none"
+        if "removed c-1 c-2" in announced:
+            assert "c-2" in trashed
+        if "back c-1" in announced:
+            assert "c-1" in here
+        if "kept c-1" in announced:
+            assert here["c-1"].kept
+        if "pruned c-3" in announced:
+            assert list(here) == ["c-5", "c-4", "c-1"]
+        run.check()
+        if trashed:
+            removal.undo(workspace, [JOB])
+        assert run.names() == ["c-1", "c-2", "c-3", "c-4", "c-5"]
+        workspace.store.gc(trash_days=0)
+        run.check()
+
+
+@pytest.mark.parametrize("step", [60, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(3600)], id="each")])
+def test_killed_at_any_call_of_a_function(run: Run, workspace: Workspace, tmp_path: Path, step: int) -> None:
+    for number in range(1, 6):
+        run.add(f"c-{number}", {"w.bin": os.urandom(2000)}, step=number)
+    workspace.close()
+    work = tmp_path / "work"
+    shutil.copytree(workspace.home.root, work / "template" / "home")
+    killed = 0
+    for point in sweep(work, "removals", step):
+        log = work / str(point) / "announced"
+        check(work / str(point) / "home", log.read_text().splitlines(), run)
+        shutil.rmtree(work / str(point))
+        killed += 1
+    assert killed > 5

@@ -145,7 +145,7 @@ class Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names that help lists, in the order they were given."""
-        return [*self.lazy, *self.commands]
+        return [*self.commands, *self.lazy]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command under that name or alias, loaded when it was not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpu_train_cli.command import Command
+from gpu_train_cli.confirm import confirm, yes_option
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Details, Output, reading, warn
 from gpu_train_cli.progress import progress
@@ -13,19 +14,29 @@ from gpu_train_cli.text import count, size
 
 @click.command("gc", cls=Command, exits=[4, 6])
 @click.option("-n", "--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+@click.option("--empty-trash", is_flag=True, help="Take all that is in the trash now, however short it has been there.")
+@yes_option
 @reading
 @pass_invocation
-def gc(invocation: Invocation, dry_run: bool, output: Output) -> None:
+def gc(invocation: Invocation, dry_run: bool, empty_trash: bool, yes: bool, output: Output) -> None:
     """Free the space of what nothing needs any more.
 
-    Records that have been in the trash for longer than the setting defaults.trash_days are removed; blocks
-    that no record needs are forgotten; packs that have become emptier are rewritten. Training, capturing
-    and reading may go on meanwhile.
+    What has been in the trash for longer than the setting defaults.trash_days is removed for good, of jobs also their
+    files and logs; blocks that no record needs are forgotten; packs that have become emptier are rewritten. Training,
+    capturing and reading may go on meanwhile.
     """
-    with invocation.workspace(write=not dry_run) as workspace, progress() as tell:
-        report = workspace.store.gc(dry_run=dry_run, trash_days=workspace.config.defaults.trash_days, progress=tell)
+    from gpu_train.retention.purging import purge  # noqa: PLC0415  loads the engine
+
+    with invocation.workspace(write=not dry_run) as workspace:
+        if empty_trash and not dry_run:
+            confirm("Take all that is in the trash for good?", yes=yes)
+        with progress() as tell:
+            done = purge(workspace, trash_days=0.0 if empty_trash else None, dry_run=dry_run, progress=tell)
+    report = done.store
     fields = {
         "dry_run": report.dry_run,
+        "jobs": list(done.jobs),
+        "file_bytes": done.file_bytes,
         "records": [digest.hex() for digest in report.records],
         "blocks": report.blocks,
         "block_bytes": report.block_bytes,
@@ -39,6 +50,7 @@ def gc(invocation: Invocation, dry_run: bool, output: Output) -> None:
     }
     would = "would be " if dry_run else ""
     lines = [
+        (f"jobs {would}removed", f"{len(done.jobs):,}, {size(done.file_bytes)} of plain files"),
         (f"records {would}removed", f"{len(report.records):,}"),
         (f"blocks {would}forgotten", f"{report.blocks:,}, {size(report.block_bytes)}"),
         (f"packs {would}rewritten", f"{report.packs:,}, copying {size(report.moved_bytes)}"),

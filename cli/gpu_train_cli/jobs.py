@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpu_train_cli.command import Group
+from gpu_train_cli.command import Group, Lazy
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Column, Details, Listing, Output, Row, reading
 from gpu_train_cli.text import count, duration, local, moment, plain, printable, size
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpu_train import Job, Metric
 
 NO_JOBS = "no jobs yet: start one with `gpu-train run -- python train.py`"
+_REMOVAL = "gpu_train_cli.job_removal"
 NS = 1_000_000_000
 EVENTS = 10  # the newest ones that `show` has
 STATUSES = ("queued", "running", "finished", "failed", "stopped", "killed", "lost")
@@ -97,9 +98,9 @@ def _short(command: str, width: int = 60) -> str:
     return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 
-@click.group("jobs", cls=Group, default="list")
+@click.group("jobs", cls=Group, default="list", lazy={"rm": Lazy(f"{_REMOVAL}:remove_jobs", "Move jobs to the trash.")})
 def jobs() -> None:
-    """List jobs and show one."""
+    """List, show and remove jobs."""
 
 
 @jobs.command("list")
@@ -164,9 +165,14 @@ def show_job(invocation: Invocation, job: str, output: Output) -> None:
     output.details(Details(fields, found.id, _job_lines(found, fields)))
 
 
-@click.group("projects", cls=Group, default="list")
+@click.group(
+    "projects",
+    cls=Group,
+    default="list",
+    lazy={"rm": Lazy(f"{_REMOVAL}:remove_project", "Move all jobs of a project to the trash.")},
+)
 def projects() -> None:
-    """List projects."""
+    """List projects and remove one."""
 
 
 @projects.command("list")

@@ -42,7 +42,7 @@ class WorkspaceCatalogue:
     def job(self, job_id: str) -> ShownJob:
         """One job; raises NotFound."""
         job = self._workspace.jobs.get(job_id)
-        if job is None:
+        if job is None or job.removed_ns is not None:
             raise NotFound(f"no job {job_id!r}; `gpu-train jobs` lists what there is")
         rows = self._workspace.checkpoints
         shown = tuple(_shown(c, c.record) for c in rows.list(job_id) if c.state == VERIFIED and c.record)

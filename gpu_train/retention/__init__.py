@@ -6,8 +6,9 @@
         retention.undo(workspace)
 
 `setting` is what a person sets, `policy` what it means (pure functions over rows), `guard` what no policy may drop,
-`plan` puts the two together, `pruning` carries it out, `upkeep` is the part of the agent. `trash` moves checkpoints to
-the trash and back, `removal` those that refs name.
+`plan` puts the two together, `pruning` carries it out, `upkeep` is the part of the agent. `trash` moves checkpoints
+and jobs to the trash and back: `removal` those that refs name, `job_removal` whole jobs. `purging` takes them from
+there for good.
 
 What leaves goes to the trash first: its record is marked (cas/spec/gc.md), its row moves to the table of removed
 checkpoints, both in one transaction. gc takes the bytes when `defaults.trash_days` are over.
@@ -20,19 +21,41 @@ from typing import TYPE_CHECKING
 from gpu_train_cas.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gpu_train.retention.job_removal import JobsPlan, jobs_of_project, plan_for_jobs, remove_jobs
     from gpu_train.retention.plan import Fate, Plan, plan_for
     from gpu_train.retention.pruning import prune
+    from gpu_train.retention.purging import Purged, purge
     from gpu_train.retention.removal import find, keep, remove, undo
     from gpu_train.retention.setting import Best, Retention
     from gpu_train.retention.trash import Trash
 
-__all__ = ["Best", "Fate", "Plan", "Retention", "Trash", "find", "keep", "plan_for", "prune", "remove", "undo"]
+__all__ = [
+    "Best",
+    "Fate",
+    "JobsPlan",
+    "Plan",
+    "Purged",
+    "Retention",
+    "Trash",
+    "find",
+    "jobs_of_project",
+    "keep",
+    "plan_for",
+    "plan_for_jobs",
+    "prune",
+    "purge",
+    "remove",
+    "remove_jobs",
+    "undo",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "gpu_train.retention.job_removal": ("JobsPlan", "jobs_of_project", "plan_for_jobs", "remove_jobs"),
         "gpu_train.retention.plan": ("Fate", "Plan", "plan_for"),
         "gpu_train.retention.pruning": ("prune",),
+        "gpu_train.retention.purging": ("Purged", "purge"),
         "gpu_train.retention.removal": ("find", "keep", "remove", "undo"),
         "gpu_train.retention.setting": ("Best", "Retention"),
         "gpu_train.retention.trash": ("Trash",),

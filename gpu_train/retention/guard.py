@@ -29,8 +29,8 @@ class Guards:
         """Whether the job has not ended."""
         return job_id in self._live
 
-    def against_removal(self, checkpoint: Checkpoint, *, of_job: bool = False) -> list[str]:
-        """Why nobody may remove a checkpoint now; with `of_job` its whole job is being removed."""
+    def against_removal(self, checkpoint: Checkpoint) -> list[str]:
+        """Why nobody may remove a checkpoint now."""
         found = []
         if checkpoint.kept:
             found.append("it is kept (`gpu-train checkpoints unkeep`)")
@@ -39,7 +39,7 @@ class Guards:
         job = self._started_from.get(checkpoint.ref)
         if job is not None:
             found.append(f"job {job} started from it and is still running")
-        if self.is_live(checkpoint.job_id) and not of_job and self.is_last(checkpoint):
+        if self.is_live(checkpoint.job_id) and self.is_last(checkpoint):
             found.append("it is the newest whole one of a job that is still running")
         return found
 

@@ -31,4 +31,4 @@ def prune(workspace: Workspace, plan: Plan, by: str = COMMAND) -> list[Checkpoin
         wanted = {c.seq for c in part}
         yield from (f.checkpoint for f in fates(rows, plan.retention, guards) if f.goes and f.checkpoint.seq in wanted)
 
-    return Trash(workspace).remove(plan.going, by, choose, "no policy preserved it")
+    return Trash(workspace).remove(plan.going, by, choose, "no policy preserved it").checkpoints

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from gpu_train.errors import Protected
 from gpu_train.ref import Ref
 from gpu_train.retention.guard import Guards
-from gpu_train.retention.trash import Trash
+from gpu_train.retention.trash import Moved, Trash
 from gpu_train.tables.checkpoint import Checkpoint
+from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import NotFound, UsageError
 
@@ -21,6 +22,7 @@ class Undone:
     """What came back, and what could not since gc has taken its bytes."""
 
     checkpoints: Sequence[Checkpoint]
+    jobs: Sequence[Job] = ()
     lost: Sequence[Checkpoint] = ()
 
 
@@ -54,7 +56,7 @@ def remove(workspace: Workspace, checkpoints: Sequence[Checkpoint], by: str = CO
                 raise Protected(f"{checkpoint.ref} cannot be removed: {'; '.join(reasons)}")
         return part
 
-    return Trash(workspace).remove(checkpoints, by, choose)
+    return Trash(workspace).remove(checkpoints, by, choose).checkpoints
 
 
 def keep(workspace: Workspace, checkpoints: Iterable[Checkpoint], *, kept: bool = True) -> list[Checkpoint]:
@@ -74,7 +76,7 @@ def keep(workspace: Workspace, checkpoints: Iterable[Checkpoint], *, kept: bool 
 
 
 def undo(workspace: Workspace, refs: Sequence[str] = ()) -> Undone:
-    """Bring back what the last command removed, or what refs name: a checkpoint, or all that a job lost.
+    """Bring back what the last command removed, or what refs name: a checkpoint, or a job with all that it lost.
 
     Raises:
         NotFound: when there is nothing of the kind in the trash.
@@ -85,21 +87,24 @@ def undo(workspace: Workspace, refs: Sequence[str] = ()) -> Undone:
     if not wanted:
         raise NotFound("nothing was removed that could be brought back; `gpu-train checkpoints list --trash` is empty")
     back = trash.undo(wanted)
-    there = {(c.job_id, c.seq) for c in back}
+    there = {(c.job_id, c.seq) for c in back.checkpoints}
     with workspace.store.registry.read() as txn:
-        left = [workspace.checkpoints.get_removed_in(txn, c.job_id, c.seq) for c in wanted]
-    return Undone(back, [c for c in left if c is not None and (c.job_id, c.seq) not in there])
+        left = [workspace.checkpoints.get_removed_in(txn, c.job_id, c.seq) for c in wanted.checkpoints]
+    lost = [c for c in left if c is not None and (c.job_id, c.seq) not in there]
+    return Undone(back.checkpoints, back.jobs, lost)
 
 
-def _named(workspace: Workspace, refs: Iterable[str]) -> list[Checkpoint]:
+def _named(workspace: Workspace, refs: Iterable[str]) -> Moved:
     found: dict[tuple[str, int], Checkpoint] = {}
+    jobs: dict[str, Job] = {}
     for text in refs:
         ref = Ref.parse(text)
-        job = workspace.jobs.find(ref.job)
-        named = workspace.checkpoints.removed(job.id, ref)
-        if not named:
-            raise NotFound(
-                f"{text} names nothing that was removed; `gpu-train checkpoints list --trash` shows what was"
-            )
+        job = workspace.jobs.find_removed(ref.job) if workspace.jobs.look_up(ref.job) is None else None
+        if job is not None:
+            jobs[job.id] = job
+        owner = job or workspace.jobs.find(ref.job)
+        named = workspace.checkpoints.removed(owner.id, ref)
+        if not named and (job is None or ref.selector):
+            raise NotFound(f"{text} names nothing that was removed; `gpu-train checkpoints list --trash` shows what is")
         found |= {(c.job_id, c.seq): c for c in named}
-    return list(found.values())
+    return Moved(list(found.values()), list(jobs.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,9 @@ class Job:
         gpus: what was asked for.
         reason: why it ended so, when the status alone does not say.
         retention: what is kept of its checkpoints, when that was said for this job (`retention.setting`).
+        removed_ns, removed_by: for one that was removed, when and by which command. It is in no list; its row goes
+            when the days of the trash are over.
+        purged: whether its files are being deleted, so that it cannot come back.
     """
 
     id: str
@@ -83,6 +86,9 @@ class Job:
     gpus: str | None = None
     reason: str = ""
     retention: Mapping[str, Any] | None = None
+    removed_ns: int | None = None
+    removed_by: str = ""
+    purged: bool = False
 
     @property
     def is_live(self) -> bool:
@@ -119,7 +125,7 @@ class Jobs:
         self.table = registry.table("jobs")
 
     def get(self, job_id: str, txn: Txn | None = None) -> Job | None:
-        """The job of that exact id."""
+        """The job of that exact id, also one that was removed."""
         if txn is not None:
             row = self.table.get(txn, job_id.encode())
         else:
@@ -128,15 +134,24 @@ class Jobs:
         return None if row is None else Job.from_row(row)
 
     def list(self, *, project: str | None = None, status: Iterable[str] | None = None) -> JobList:
-        """All jobs, newest first."""
-        with self._registry.read() as txn:
-            jobs = [Job.from_row(row) for _, row in self.table.scan(txn)]
+        """All jobs that were not removed, newest first."""
+        jobs = [job for job in self.all() if job.removed_ns is None]
         wanted = None if status is None else set(status)
         jobs = [
             j for j in jobs
             if (project is None or j.project == project) and (wanted is None or j.status in wanted)
         ]  # fmt: skip
         return sorted(jobs, key=lambda j: (j.created_ns, j.id), reverse=True)
+
+    def removed(self) -> JobList:
+        """Those that were removed and can be brought back, the last removed first."""
+        jobs = [job for job in self.all() if job.removed_ns is not None and not job.purged]
+        return sorted(jobs, key=lambda j: (j.removed_ns or 0, j.created_ns, j.id), reverse=True)
+
+    def all(self) -> JobList:
+        """All rows, also of jobs that were removed, in no order."""
+        with self._registry.read() as txn:
+            return [Job.from_row(row) for _, row in self.table.scan(txn)]
 
     def live_in(self, txn: Txn) -> JobList:
         """Those that have not ended, within a transaction; the others are not decoded."""
@@ -155,6 +170,9 @@ class Jobs:
         found = self.look_up(text)
         if found is not None:
             return found
+        gone = _chosen(text, self.removed())
+        if gone is not None:
+            raise NotFound(f"job {gone.id} was removed; `gpu-train checkpoints undo {gone.id}` brings it back")
         meant = near(text, (n for j in self.list() for n in (j.name, j.id)))
         hint = f"did you mean {', '.join(meant)}?" if meant else "`gpu-train jobs` lists what there is"
         raise NotFound(f"no job {text!r}; {hint}")
@@ -166,19 +184,13 @@ class Jobs:
             UsageError: when several ids begin so.
         """
         exact = self.get(text) if text else None
-        if exact is not None:
+        if exact is not None and exact.removed_ns is None:
             return exact
-        jobs = self.list()
-        named = [j for j in jobs if j.name == text]
-        if named:
-            return named[0]
-        begun = [j for j in jobs if text and j.id.startswith(text)]
-        if len(begun) == 1:
-            return begun[0]
-        if begun:
-            shown = ", ".join(j.id for j in begun[:5]) + (", ..." if len(begun) > 5 else "")
-            raise UsageError(f"job {text!r} could be {len(begun)} jobs: {shown}; write more of the id")
-        return None
+        return _chosen(text, self.list())
+
+    def find_removed(self, text: str) -> Job | None:
+        """The removed job that a text names, as for `find`; None when there is none."""
+        return _chosen(text, self.removed())
 
     def put(self, job: Job) -> None:
         """Write a job in a transaction of its own, durable: packs alone could bring it back."""
@@ -189,6 +201,10 @@ class Jobs:
         """Write a job as part of a transaction."""
         key = job.id.encode()
         txn.put(self.table, key, to_row(job, txn.get(self.table, key)), durable=True)
+
+    def delete_in(self, txn: Transaction, job_id: str) -> None:
+        """Delete a job's row for good, as part of a transaction."""
+        txn.delete(self.table, job_id.encode(), durable=True)
 
     def update(self, job_id: str, **changes: Any) -> Job:
         """Change some fields of a job and leave the others as another process may just have set them.
@@ -207,3 +223,19 @@ class Jobs:
         job = replace(job, **changes)
         self.put_in(txn, job)
         return job
+
+
+def _chosen(text: str, jobs: Sequence[Job]) -> Job | None:
+    """The job of that id; else the first of that name; else the only one whose id begins so.
+
+    Raises:
+        UsageError: when several ids begin so.
+    """
+    named = [j for j in jobs if j.id == text] or [j for j in jobs if j.name == text]
+    begun = [j for j in jobs if text and j.id.startswith(text)]
+    if named or len(begun) == 1:
+        return (named or begun)[0]
+    if begun:
+        shown = ", ".join(j.id for j in begun[:5]) + (", ..." if len(begun) > 5 else "")
+        raise UsageError(f"job {text!r} could be {len(begun)} jobs: {shown}; write more of the id")
+    return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_train.tables.row import from_row, job_prefix, next_seq, numbered_key, seq_of, to_row
+from gpu_train.tables.row import forget_rows, from_row, job_prefix, next_seq, numbered_key, seq_of, to_row
 from gpu_train_cas.registry import Registry, Txn
 
 
@@ -70,6 +70,10 @@ class Metrics:
             row = to_row(metric)
             del row["seq"]
             self.table.put(txn, numbered_key(job_id, at), row)
+
+    def forget(self, job_id: str) -> None:
+        """Delete all of a job that goes for good, some thousands at a time."""
+        forget_rows(self._registry, self.table, job_id)
 
     def add(self, job_id: str, metrics: Iterable[Metric]) -> None:
         """Append in order."""

@@ -6,9 +6,10 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar
 
-from gpu_train_cas.registry import Row, Table, Txn
+from gpu_train_cas.registry import Registry, Row, Table, Txn
 
 VERSION = 1
 T = TypeVar("T")
@@ -42,6 +43,18 @@ def next_seq(table: Table, txn: Txn, job_id: str) -> int:
     for key, _ in table.scan_bytes(txn, job_prefix(job_id), reverse=True):
         return seq_of(key) + 1
     return 1
+
+
+def forget_rows(registry: Registry, table: Table, job_id: str, batch: int = 5_000) -> None:
+    """Delete all rows of a job that are not durable, in transactions of at most so many."""
+    while True:
+        with registry.read() as txn:
+            keys = list(islice(table.keys(txn, job_prefix(job_id)), batch))
+        if not keys:
+            return
+        with registry.write() as txn:
+            for key in keys:
+                table.delete(txn, key)
 
 
 @cache

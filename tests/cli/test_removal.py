@@ -156,3 +156,36 @@ def test_a_run_keeps_what_it_is_told_to(program) -> None:
         program.spawned("run", "--name", name, *options, "--", "python", "train.py")
         assert len(names(program, name)) == left
     assert "exclude each other" in program("run", "--keep-all", "--keep-latest", "1", "--", "true", code=2).stderr
+
+
+def test_jobs_rm_projects_rm_and_gc(trained) -> None:
+    program = trained.program
+    program("checkpoints", "keep", "demo@step:200")
+    told = json.loads(program("jobs", "rm", "demo", "-n", "-o", "json").stdout)
+    assert (told["removed_jobs"], told["staying_jobs"], told["dry_run"]) == ([], ["demo-abcdef"], True)
+    assert {row["checkpoint_id"]: row["fate"] for row in told["checkpoints"]} == {
+        "checkpoint-200": "stay", "checkpoint-500": "remove", "checkpoint-1000": "remove",
+    }  # fmt: skip
+    assert "give --yes" in program("jobs", "rm", "demo", code=2).stderr
+    said = program("jobs", "rm", "demo", "--yes")
+    assert "checkpoint-200  stay  it is kept (`gpu-train checkpoints unkeep`)" in said.stdout
+    assert "0 jobs and 2 checkpoints moved to the trash\njob demo-abcdef stays, with the checkpoints" in said.stderr
+    program("checkpoints", "unkeep", "demo@step:200")
+    assert "1 job and 1 checkpoint moved to the trash" in program("projects", "rm", "default", "-y").stderr
+    assert program("jobs", "-q").stdout == program("projects", "-q").stdout == ""
+    assert "job demo-abcdef was removed" in program("jobs", "show", "demo", code=3).stderr
+    assert "job demo-abcdef came back\n1 checkpoint came back\n" in program("checkpoints", "undo").stderr
+    program("jobs", "rm", "demo", "-y")
+    assert json.loads(program("gc", "-o", "json").stdout)["jobs"] == []
+    would = json.loads(program("gc", "-n", "--empty-trash", "-o", "json").stdout)
+    assert (would["jobs"], len(would["records"])) == (["demo-abcdef"], 3)
+    assert "give --yes" in program("gc", "--empty-trash", code=2).stderr
+    assert "jobs removed" in program("gc", "--empty-trash", "--yes").stdout
+    assert "no job 'demo'" in program("jobs", "show", "demo", code=3).stderr
+    assert program("jobs", "rm", "demo", "-y", code=3).stdout == program("projects", "rm", "x", "-y", code=3).stdout
+
+
+def test_a_running_job_is_not_removed(trained) -> None:
+    with gpu_train.Workspace.open(trained.program.home) as workspace:
+        workspace.jobs.update("demo-abcdef", status="running")
+    assert "demo-abcdef is running and cannot be removed" in trained.program("jobs", "rm", "demo", "-y", code=6).stderr

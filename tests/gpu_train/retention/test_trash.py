@@ -12,7 +12,7 @@ import pytest
 from gpu_train.errors import Protected
 from gpu_train.importer import import_checkpoints
 from gpu_train.retention import removal
-from gpu_train.retention.trash import POLICY, Trash
+from gpu_train.retention.trash import POLICY, Moved, Trash
 from gpu_train.tables.checkpoint import Checkpoint
 from gpu_train.workspace import Workspace
 from gpu_train_cas import rebuild_registry
@@ -180,7 +180,7 @@ def test_many_at_once_remove_and_bring_back(home: Path, run: Run, workspace: Wor
             for _ in range(6):
                 removal.remove(workspace, mine)
                 if back:
-                    Trash(workspace).undo(Trash(workspace).list(JOB))
+                    Trash(workspace).undo(Moved(Trash(workspace).list(JOB)))
         except BaseException as e:
             failed.append(e)
 

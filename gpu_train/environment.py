@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 HOME = "GPU_TRAIN_HOME"
 JOB_ID = "GPU_TRAIN_JOB_ID"
@@ -39,8 +39,7 @@ def hugging_face_cache() -> Path:
     return Path(above).expanduser() / "hub"
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnvironment:
+class JobEnvironment(NamedTuple):
     """What a training process learns about its job; all None or empty outside of one.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_train_cas.errors import UsageError
 
@@ -12,8 +12,7 @@ BEST = "best"
 STEP = "step:"
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(NamedTuple):
     """A parsed ref. It is only a wish: `Checkpoints.resolve` finds what it names.
 
     Attributes:

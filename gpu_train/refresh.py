@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 LEVEL_COST = 0.01
 """What one more delta to decode must save, as a share of the original bytes."""
@@ -24,8 +24,7 @@ STANDALONE = -1
 """The answer "no base at all"."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(NamedTuple):
     """What one checkpoint's tensors of one class took.
 
     Attributes:

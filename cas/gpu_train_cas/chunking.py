@@ -10,10 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpu_train_cas.errors import SourceChanged
 from gpu_train_cas.formats import ITEM_BYTES, Layout, Source, Tensor
@@ -39,8 +38,7 @@ WINDOW_BYTES = 4 << 20
 """Opaque bytes are read so many at a time; any size of BLOCK_BYTES or more gives the same cuts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """The bytes [start, end) of a file that have one meaning.
 
     Attributes:
@@ -56,8 +54,7 @@ class Extent:
     tensor: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A block as cut from a file: its bytes [start, end).
 
     `data` is memory of its own, of at most BLOCK_BYTES, that nothing writes to again; None for a hole, which

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from gpu_train_cas.errors import UnsupportedHome
 
@@ -21,8 +20,7 @@ _REMOTE = {"nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", 
 """Types on which LMDB's shared memory or locks are known not to hold between machines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """The mount that a path lies on: where it is mounted and the filesystem's type."""
 
     point: Path

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 
-@dataclass(frozen=True, slots=True)
-class Folders:
+class Folders(NamedTuple):
     """The packs, what is not finished, and the marks of the writers."""
 
     packs: Path

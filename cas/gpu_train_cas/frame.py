@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from blake3 import blake3
 
@@ -36,8 +35,7 @@ _FIELDS = struct.Struct("<4sBBBB32sII32s")
 _CHECK_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHeader:
+class FrameHeader(NamedTuple):
     """What a frame says of itself.
 
     Attributes:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from gpu_train_cas.codecs import Codec
 from gpu_train_cas.digest import DIGEST_BYTES, Digest, Kind
@@ -19,8 +18,7 @@ _COUNTER = struct.Struct(">Q")
 _BARE = _VALUE.size
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """Where a frame lies and what it takes to decode it.
 
     Attributes:

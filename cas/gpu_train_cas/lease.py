@@ -11,9 +11,8 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu_train_cas.errors import mapped_os_errors
 from gpu_train_cas.filesystem import remove_if_there
@@ -22,8 +21,7 @@ SUFFIX = ".lease"
 STARTING = "."
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseFacts:
+class LeaseFacts(NamedTuple):
     """What a lease file says. `generation` is None while its owner is still starting."""
 
     id: str

@@ -6,9 +6,8 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import lt
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgpack
 
@@ -20,8 +19,7 @@ VERSION = 1
 _UINT64 = "Q"
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRef:
+class BlockRef(NamedTuple):
     """One block of a file: its digest (or HOLE), and the bytes [start, end) of the file that it is."""
 
     digest: Digest

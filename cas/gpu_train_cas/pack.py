@@ -6,9 +6,8 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from blake3 import blake3
 
@@ -38,8 +37,7 @@ _SYNC_STEP_BYTES = 32 << 20
 _SCAN_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class PackEntry:
+class PackEntry(NamedTuple):
     """One frame of a pack: its header's facts and where the header starts in the file."""
 
     header: FrameHeader
@@ -51,8 +49,7 @@ class PackEntry:
         return self.offset + self.header.size_bytes + self.header.stored_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SealedPack:
+class SealedPack(NamedTuple):
     """A finished, fsynced pack that still lies under its temporary name."""
 
     name: Digest

@@ -169,8 +169,7 @@ class Pairing:
         return self._extents[bisect_right(self._starts, span.start) - 1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """An extent with the tensors in it; `keys` are the names to look for, the likeliest first."""
 
     extent: Extent

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def restore(
         meter.progress.total_bytes, meter.progress.files_total = need.size_bytes, need.files
         with place.work_folder() as (work, fd):
             build = _Build(reader, meter, threads or os.cpu_count() or 1, fsync)
-            build.run(fd, entry if whole else replace(entry, name=place.name))
+            build.run(fd, entry if whole else entry._replace(name=place.name))
             if whole:
                 place.land_folder(work, fd)
             else:
@@ -222,7 +222,7 @@ class _Build:
             if entry.kind is EntryKind.DIRECTORY:
                 self._folder(self._node(os.dup(fd), entry, None), b"", 0)
             else:
-                holder = self._node(os.dup(fd), replace(entry, kind=EntryKind.DIRECTORY, mode=0o700), None)
+                holder = self._node(os.dup(fd), entry._replace(kind=EntryKind.DIRECTORY, mode=0o700), None)
                 self._children(holder, [entry], b"", 0)
                 holder.drop()
             while self._waiting:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgpack
 
@@ -122,8 +122,7 @@ def row_frame_key(table: str, key: bytes) -> bytes:
     return table.encode() + b"\0" + key
 
 
-@dataclass(frozen=True, slots=True)
-class RowFrame:
+class RowFrame(NamedTuple):
     """A durable row's state: table, key, revision, and the row (None once it is deleted)."""
 
     table: str

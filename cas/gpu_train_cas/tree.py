@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgpack
 
@@ -25,8 +25,7 @@ class EntryKind(IntEnum):
     SYMLINK = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One name in a directory.
 
     Attributes:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -85,8 +84,7 @@ class Command(click.Command):
         formatter.write_text(self.exit_line)
 
 
-@dataclass(frozen=True, slots=True)
-class Lazy:
+class Lazy(NamedTuple):
     """A command that is not loaded yet: where it is (`module:attribute`) and the line help shows for it."""
 
     where: str

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import click
 
@@ -25,8 +25,7 @@ Row: TypeAlias = Mapping[str, object]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One column: the key for programs, the heading for people, how a value is worded, its side.
 
     `wrap` says that it may be broken over lines where the terminal is narrow.
@@ -51,8 +50,7 @@ class Listing:
     head: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
+class Details(NamedTuple):
     """One thing: all its fields for programs, chosen lines for people."""
 
     fields: Row
@@ -60,8 +58,7 @@ class Details:
     lines: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """The format that was asked for with `-o` and `-q`."""
 
     format: str = "table"

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_train.capture.rules import NEVER_INSIDE, matcher
 from gpu_train.capture.shape import FINAL, is_checkpoint_folder, is_never, loose_group, single_files
@@ -21,8 +22,7 @@ MAX_DEPTH = 32
 _NEVER_INSIDE = matcher(NEVER_INSIDE)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A file, link or folder inside a checkpoint, as it was seen.
 
     Two that are equal hold the same bytes, as far as inode, size and modification time can tell.

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_train.capture.finder import FILE, Member
 from gpu_train.capture.rules import rule_for
@@ -25,8 +25,7 @@ INDEX_LIMIT_BYTES = 64 << 20
 _SHARD = re.compile(r"(.*-)(\d+)-of-(\d+)(\..*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """`proof` when it is whole, else `missing` in words; `sure` says that waiting cannot help."""
 
     proof: str = ""
@@ -38,8 +37,7 @@ class Verdict:
         return bool(self.proof)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """What is known beside the files when one is judged.
 
     Attributes:

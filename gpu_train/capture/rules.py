@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase, translate
 from functools import cache
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One framework's way to finish a checkpoint.
 
     Attributes:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu_train.base import bases_for, classes_of, pattern_of
 from gpu_train.capture.finder import FILE, Member
@@ -74,8 +74,7 @@ def fingerprint_of(members: Mapping[str, Member]) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """What came of it: the ledger row, whether it is new, how many of its bytes were; or that it was in the trash."""
 
     checkpoint: Checkpoint
@@ -230,8 +229,7 @@ def _merged(old: Checkpoint, new: Checkpoint) -> Checkpoint:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerState:
+class TrainerState(NamedTuple):
     """What a Hugging Face trainer_state.json tells."""
 
     step: int | None = None

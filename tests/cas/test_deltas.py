@@ -6,7 +6,6 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -666,7 +665,7 @@ class Spoiled:
             return found
         header, _ = found
         data = os.urandom(header.length)
-        return replace(header, codec=Codec.RAW, stored_bytes=len(data), base=None), memoryview(data)
+        return header._replace(codec=Codec.RAW, stored_bytes=len(data), base=None), memoryview(data)
 
 
 def test_a_base_that_is_not_what_it_should_be_is_named_and_another_source_is_asked(

@@ -67,7 +67,7 @@ def _named(tensor: Tensor, items: Sequence[Item], starts: Sequence[int]) -> Tens
         return tensor
     below = tensor.name.partition(".")[2]  # behind `item-N`
     name = f"{items[at].name}.{below}" if below else items[at].name
-    return replace(tensor, name=name[:MAX_NAME])
+    return tensor._replace(name=name[:MAX_NAME])
 
 
 def _fields(value: Any) -> dict[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
@@ -13,8 +13,7 @@ ITEM_BYTES = {
 """Bytes per element, by the names that safetensors uses; "" is a type not known (quantised blocks)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     """A named run of elements in a file.
 
     Attributes:

@@ -8,10 +8,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from gpu_train.capture.agent import AGENT_LOCK, BUSY_EXIT
+from gpu_train.control import AGENT_LOCK, BUSY_EXIT, KILL_FILE
 from gpu_train.environment import JOB_ID, current
 from gpu_train.process import is_alive, job_processes, module_command, module_environment, send, start_time
-from gpu_train.provider.local import KILL_FILE
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import Busy, GpuTrainError

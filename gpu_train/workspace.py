@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Self
 
 from gpu_train.config import Config
 from gpu_train.home import Home
-from gpu_train.tables import Checkpoints, Events, Jobs, Metrics
+from gpu_train.tables import Checkpoints, Jobs
 from gpu_train_cas.store import Store
 
 if TYPE_CHECKING:
     from gpu_train.code import CodeVersions
     from gpu_train.data_version import DataVersions
     from gpu_train.model import Models
+    from gpu_train.tables import Events, Metrics
 
 TABLES = (
     "jobs", "checkpoints", "checkpoint_places", "removed_checkpoints", "removed_places", "metrics", "events", "code",
@@ -34,8 +35,6 @@ class Workspace:
         store.registry.open_tables(TABLES)
         self.jobs = Jobs(store.registry, store.transaction)
         self.checkpoints = Checkpoints(store.registry, store.transaction, self.jobs, self._best_metric)
-        self.metrics = Metrics(store.registry)
-        self.events = Events(store.registry)
 
     @classmethod
     def open(
@@ -55,7 +54,21 @@ class Workspace:
         config = Config.load(home, cwd=cwd)
         return cls(home, config, Store.open(home.root, create=create, read_only=read_only))
 
-    # Few programs need these, and none is loaded without.
+    # Not every program needs these, and none is loaded without need.
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The jobs' metrics."""
+        from gpu_train.tables import Metrics  # noqa: PLC0415
+
+        return Metrics(self.store.registry)
+
+    @cached_property
+    def events(self) -> Events:
+        """The jobs' events."""
+        from gpu_train.tables import Events  # noqa: PLC0415
+
+        return Events(self.store.registry)
 
     @cached_property
     def code(self) -> CodeVersions:

@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -74,13 +73,15 @@ class Txn:
         self.writing = writing
 
 
-@dataclass(slots=True)
 class _Shared:
-    env: lmdb.Environment
-    read_only: bool
-    users: int = 0
-    writer: int = 0
-    tables: dict[str, Any] = field(default_factory=dict)
+    """An open environment, how many Registry objects use it, the thread that writes, and the tables' handles."""
+
+    def __init__(self, env: lmdb.Environment, read_only: bool) -> None:
+        self.env = env
+        self.read_only = read_only
+        self.users = 0
+        self.writer = 0
+        self.tables: dict[str, Any] = {}
 
 
 class Table:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from gpu_train.collector import at_ease
 from gpu_train_cli.command import CONTEXT_SETTINGS, Group, Lazy, common_options
 from gpu_train_cli.invocation import Invocation
 
@@ -81,6 +82,12 @@ cli = Group(
 )
 
 
+def program() -> int:
+    """The console script: `main` as a process of its own."""
+    with at_ease():
+        return main()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program with `arguments` (the command line's when None) and return its exit code."""
     _open_standard_streams()
@@ -138,4 +145,4 @@ def _drop_stdout() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

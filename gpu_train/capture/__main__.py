@@ -12,7 +12,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from gpu_train.capture.agent import AGENT_LOCK, BUSY_EXIT, Agent
+from gpu_train.capture.agent import Agent
+from gpu_train.collector import at_ease
+from gpu_train.control import AGENT_LOCK, BUSY_EXIT
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import NotFound
 
@@ -61,4 +63,5 @@ def _be_polite() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with at_ease():
+        sys.exit(main())

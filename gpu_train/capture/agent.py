@@ -21,21 +21,13 @@ from gpu_train.capture.reports import Reports
 from gpu_train.capture.storing import Finished, Stored
 from gpu_train.capture.tracker import Decision, Tracker
 from gpu_train.capture.worker import Outcome, Worker
+from gpu_train.control import END_FILE
 from gpu_train.process import boot_id, end_job, processes_of, start_time
 from gpu_train.retention.upkeep import Upkeep
 from gpu_train.tables.checkpoint import INCOMPLETE, VERIFIED
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import SourceChanged, StorageFull
-
-AGENT_LOCK = "agent.lock"
-"""In the control folder: who holds its lock is the job's agent."""
-
-END_FILE = "end.json"
-"""In the control folder: how the job ended, for an agent that comes after the runner."""
-
-BUSY_EXIT = 6
-"""Exit code of an agent that found another one at work."""
 
 
 @dataclass(frozen=True, slots=True)

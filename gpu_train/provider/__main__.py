@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from gpu_train.collector import at_ease
 from gpu_train.provider.local import Run
 from gpu_train.provider.request import Request
 from gpu_train.workspace import Workspace
@@ -33,4 +34,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with at_ease():
+        sys.exit(main())

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_train.active import append_line
-from gpu_train.capture.agent import END_FILE
+from gpu_train.control import END_FILE, KILL_FILE
 from gpu_train.environment import current
 from gpu_train.host import PythonFacts, host_facts
 from gpu_train.process import boot_id, job_processes, let_go, module_command, module_environment, send, start_time
@@ -34,9 +34,6 @@ from gpu_train.provider.watcher import Watcher
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import GpuTrainError
-
-KILL_FILE = "kill"
-"""In the control folder: somebody asked for the job to be killed."""
 
 LEFTOVER_GRACE_S = 3.0
 TICK_S = 0.2

@@ -14,7 +14,7 @@ from gpu_train_cas.errors import NotFound, UsageError
 from gpu_train_cas.registry import decode_row
 
 if TYPE_CHECKING:
-    from gpu_train_cas.registry import Registry, Txn
+    from gpu_train_cas.registry import Registry, Row, Txn
     from gpu_train_cas.transaction import Transaction
 
 LIVE = ("queued", "running")
@@ -98,8 +98,7 @@ class Job:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Job:
         """Read a row back."""
-        job = from_row(cls, row)
-        return replace(job, command=tuple(job.command), data=tuple(job.data), loads=tuple(job.loads))
+        return from_row(cls, {**row, **{name: tuple(row.get(name, ())) for name in ("command", "data", "loads")}})
 
 
 def clean_name(text: str) -> str:
@@ -127,10 +126,10 @@ class Jobs:
     def get(self, job_id: str, txn: Txn | None = None) -> Job | None:
         """The job of that exact id, also one that was removed."""
         if txn is not None:
-            row = self.table.get(txn, job_id.encode())
+            row = self.table.get(txn, _key(job_id))
         else:
             with self._registry.read() as snapshot:
-                row = self.table.get(snapshot, job_id.encode())
+                row = self.table.get(snapshot, _key(job_id))
         return None if row is None else Job.from_row(row)
 
     def list(self, *, project: str | None = None, status: Iterable[str] | None = None) -> JobList:
@@ -141,7 +140,7 @@ class Jobs:
             j for j in jobs
             if (project is None or j.project == project) and (wanted is None or j.status in wanted)
         ]  # fmt: skip
-        return sorted(jobs, key=lambda j: (j.created_ns, j.id), reverse=True)
+        return _newest_first(jobs)
 
     def removed(self) -> JobList:
         """Those that were removed and can be brought back, the last removed first."""
@@ -186,7 +185,9 @@ class Jobs:
         exact = self.get(text) if text else None
         if exact is not None and exact.removed_ns is None:
             return exact
-        return _chosen(text, self.list())
+        with self._registry.read() as txn:
+            rows = [row for _, row in self.table.scan(txn) if _is_called(row, text)]
+        return _chosen(text, _newest_first(job for job in map(Job.from_row, rows) if job.removed_ns is None))
 
     def find_removed(self, text: str) -> Job | None:
         """The removed job that a text names, as for `find`; None when there is none."""
@@ -199,12 +200,12 @@ class Jobs:
 
     def put_in(self, txn: Transaction, job: Job) -> None:
         """Write a job as part of a transaction."""
-        key = job.id.encode()
+        key = _key(job.id)
         txn.put(self.table, key, to_row(job, txn.get(self.table, key)), durable=True)
 
     def delete_in(self, txn: Transaction, job_id: str) -> None:
         """Delete a job's row for good, as part of a transaction."""
-        txn.delete(self.table, job_id.encode(), durable=True)
+        txn.delete(self.table, _key(job_id), durable=True)
 
     def update(self, job_id: str, **changes: Any) -> Job:
         """Change some fields of a job and leave the others as another process may just have set them.
@@ -239,3 +240,16 @@ def _chosen(text: str, jobs: Sequence[Job]) -> Job | None:
         shown = ", ".join(j.id for j in begun[:5]) + (", ..." if len(begun) > 5 else "")
         raise UsageError(f"job {text!r} could be {len(begun)} jobs: {shown}; write more of the id")
     return None
+
+
+def _is_called(row: Row, text: str) -> bool:
+    """Whether a row may be that of the job that `text` names; the others need not be made a Job of."""
+    return bool(text) and (row.get("name") == text or str(row.get("id")).startswith(text))
+
+
+def _key(job_id: str) -> bytes:
+    return job_id.encode(errors="surrogateescape")  # what a person typed need not be an id, nor UTF-8
+
+
+def _newest_first(jobs: Iterable[Job]) -> JobList:
+    return sorted(jobs, key=lambda j: (j.created_ns, j.id), reverse=True)

@@ -7,7 +7,6 @@ registry, they are made again by the next write, and readers do without.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 from gpu_train.step import split_version
@@ -83,4 +82,6 @@ def _step(job_id: str, step: int | None) -> bytes:
 
 
 def _digest(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=16).digest()
+    from hashlib import blake2b  # noqa: PLC0415  loads OpenSSL, which lists do without
+
+    return blake2b(text, digest_size=16).digest()

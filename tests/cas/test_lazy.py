@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("gpu_train_cas", "gpu_train_cas.formats")
+PACKAGES = ("gpu_train", "gpu_train.tables", "gpu_train_cas", "gpu_train_cas.formats")
 
 
 @pytest.mark.parametrize("name", PACKAGES)

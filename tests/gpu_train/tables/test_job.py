@@ -47,8 +47,11 @@ def test_finding_jobs(workspace: Workspace) -> None:
         find("trian")
     with pytest.raises(NotFound, match="`gpu-train jobs` lists what there is"):
         find("zzz")
-    with pytest.raises(NotFound):
-        find("")
+    for nothing in ("", "\udcff", "train-aaaaaab"):
+        assert workspace.jobs.look_up(nothing) is None
+        with pytest.raises(NotFound):
+            find(nothing)
+    assert workspace.jobs.look_up("tune") == other
 
 
 def test_lists_are_newest_first(workspace: Workspace) -> None:

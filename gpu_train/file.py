@@ -110,17 +110,17 @@ def open_file(ref: Ref | str, *, home: Path | str | None = None) -> CheckpointFi
 def latest_checkpoint(job: str | None = None, *, home: Path | str | None = None) -> Path | None:
     """The newest whole checkpoint as plain files: its folder, or its file. None when there is none.
 
-    Without `job`, inside a job: the job's own newest, else the one it was told to go on from. The trainer's
-    files are given where they still are what was stored; else they are restored into the job's folder.
+    Without `job`, inside a job: the job's own newest, else the one it was told to go on from; outside of one
+    there is none. The trainer's files are given where they still are what was stored; else they are restored into the
+    job's folder.
 
     Raises:
         NotFound: when that job is not there.
-        UsageError: without `job` outside of one.
     """
     inside = JobEnvironment.read()
     wanted = job or inside.job_id
     if wanted is None:
-        raise UsageError("latest_checkpoint() outside of a job needs one; write latest_checkpoint('JOB')")
+        return inside.resume_from
     with Workspace.open(home, create=False) as workspace:
         found = workspace.jobs.find(wanted)
         checkpoint = workspace.checkpoints.latest(found.id)

@@ -119,9 +119,9 @@ class Launched:
         assert self.id_file.exists(), self.process.communicate()[1].decode()
         return self.id_file.read_text()
 
-    def finish(self) -> tuple[int, bytes, bytes]:
+    def finish(self, patience_s: float = PATIENCE_S) -> tuple[int, bytes, bytes]:
         """Exit code, stdout and stderr at its end."""
-        out, err = self.process.communicate(timeout=PATIENCE_S)
+        out, err = self.process.communicate(timeout=patience_s)
         return self.process.returncode, out, err
 
 

@@ -40,6 +40,9 @@ SHAPES = {
     "I64": Shape(8, False), "U64": Shape(8, False),
 }  # fmt: skip
 
+LEAST_BYTES = 64 << 10
+"""A block from which planes are made: in a smaller one they save little, and every checkpoint has a few of these."""
+
 
 class Planes:
     """The entrant for elements whose planes get shorter as zstd."""
@@ -76,11 +79,11 @@ def known(dtype: str) -> bool:
 
 
 def encode(block: bytes | memoryview, dtype: str, limit: int) -> bytes | None:
-    """The planes, or None for other types and where they are not shorter than `limit`."""
+    """The planes, or None for other types, for small blocks and where they are not shorter than `limit`."""
     shape = SHAPES.get(dtype)
-    count = len(block) // shape.width if shape else 0
-    if shape is None or count == 0:
+    if shape is None or len(block) < LEAST_BYTES:
         return None
+    count = len(block) // shape.width
     from gpu_train_cas.codecs import turning  # noqa: PLC0415  numpy, which few blocks need
 
     packed = [_pack(plane, shape) for plane in turning.split(block, count, shape)]

@@ -3,6 +3,7 @@
  *   payload.c    the header: written, read, every length checked
  *   table.c      frequencies: scaled, serialised, read back, spread into coding tables
  *   grouping.c   which contexts share a table
+ *   planes.c     elements to byte planes and back
  *   fit.c        coefficients of predictions
  *   sample.c     what a few pieces say about a whole block
  *   variant.h    encoder and decoder, in plain C; included once per instruction set:
@@ -221,6 +222,14 @@ INLINE size_t prediction_bound(size_t count, uint32_t row)
 {
     return PREDICTION_BYTES + (row ? 2 * (count / row + 2) : 0);
 }
+
+/* planes.c */
+typedef struct {
+    const uint8_t *data;
+    size_t step; /* 0 for one byte that stands for all */
+} plane_t;
+void planes_split(const uint8_t *block, size_t count, int width, bool rotated, uint8_t *out); /* planes one after another */
+void planes_join(const plane_t *planes, size_t count, int width, bool rotated, uint8_t *out);
 
 /* scratch.c */
 void *scratch_take(size_t size); /* 64-byte aligned; kept for the next taker when it is given back */

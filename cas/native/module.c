@@ -310,6 +310,74 @@ static PyObject *prove(PyObject *self, PyObject *args)
     return result;
 }
 
+static bool is_plane_width(int width)
+{
+    if (width == 2 || width == 4 || width == 8)
+        return true;
+    PyErr_Format(PyExc_ValueError, "elements of %d bytes have no planes", width);
+    return false;
+}
+
+static PyObject *split(PyObject *self, PyObject *args)
+{
+    Py_buffer block;
+    int width, rotated;
+    if (!PyArg_ParseTuple(args, "y*ip", &block, &width, &rotated))
+        return NULL;
+    memory_t *memory = NULL;
+    if (is_plane_width(width)) {
+        size_t count = (size_t)(block.len / width);
+        memory = memory_new(self, count * (size_t)width);
+        if (memory) {
+            Py_BEGIN_ALLOW_THREADS
+            planes_split(block.buf, count, width, rotated, memory->data);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    PyBuffer_Release(&block);
+    return (PyObject *)memory;
+}
+
+static PyObject *join(PyObject *self, PyObject *args)
+{
+    PyObject *list;
+    Py_buffer tail, views[8];
+    Py_ssize_t count;
+    plane_t planes[8];
+    int width, rotated, held = 0;
+    if (!PyArg_ParseTuple(args, "O!nipy*", &PyList_Type, &list, &count, &width, &rotated, &tail))
+        return NULL;
+    memory_t *memory = NULL;
+    bool good = is_plane_width(width);
+    if (good && (PyList_Size(list) != width || count < 1 || count > PY_SSIZE_T_MAX / 16)) {
+        PyErr_SetString(PyExc_ValueError, "a plane is due for each byte of an element");
+        good = false;
+    }
+    for (; good && held < width; held++) {
+        if (PyObject_GetBuffer(PyList_GetItem(list, held), &views[held], PyBUF_SIMPLE) < 0)
+            break;
+        planes[held] = (plane_t){views[held].buf, views[held].len != 1};
+        if (views[held].len != count && views[held].len != 1) {
+            PyErr_Format(PyExc_ValueError, "a plane of %zd bytes for %zd elements", views[held].len, count);
+            good = false;
+        }
+    }
+    if (good && held == width) {
+        size_t bytes = (size_t)count * (size_t)width;
+        memory = memory_new(self, bytes + (size_t)tail.len);
+        if (memory) {
+            Py_BEGIN_ALLOW_THREADS
+            planes_join(planes, (size_t)count, width, rotated, memory->data);
+            memcpy(memory->data + bytes, tail.buf, (size_t)tail.len);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    while (held-- > 0)
+        PyBuffer_Release(&views[held]);
+    PyBuffer_Release(&tail);
+    return (PyObject *)memory;
+}
+
 static PyObject *variants(PyObject *self, PyObject *args)
 {
     static const char *const names[] = {"avx512", "avx2", "scalar"};
@@ -336,12 +404,14 @@ static PyMethodDef methods[] = {
      "-> (Memory?, bits)"},
     {"decode", decode, METH_VARARGS, "decode(payload, length, base, sibling, variant) -> Memory, or why not"},
     {"prove", prove, METH_VARARGS, "prove(payload, block, base, sibling, variant) -> 0, or what is wrong"},
+    {"split", split, METH_VARARGS, "split(block, width, rotated) -> Memory, its planes one after another"},
+    {"join", join, METH_VARARGS, "join(planes, count, width, rotated, tail) -> Memory, the block"},
     {"variants", variants, METH_NOARGS, "Names of the variants that run here, the best first."},
     {NULL, NULL, 0, NULL},
 };
 
 /* Counted up when arguments or payloads change: kernel.py refuses a module that was built before. */
-enum { FACE = 4 };
+enum { FACE = 5 };
 
 static int set_up(PyObject *self)
 {

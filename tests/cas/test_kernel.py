@@ -703,3 +703,37 @@ def test_zeros_in_a_block_cost_next_to_nothing() -> None:
     assert stored.codec is Codec.FLOAT
     assert len(stored.payload) < 0.84 * np.count_nonzero(values) * 4 + 4096
     assert bytes(decode(stored.codec, stored.payload, MIB)) == values.tobytes()
+
+
+# ---- planes
+
+
+@needs_native
+@pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("count", [1, 3, 64, 100_001])
+def test_planes_are_the_same_with_and_without_a_native_kernel(
+    width: int, rotated: bool, count: int, force: functools.partial[None]
+) -> None:
+    block, tail = np.random.default_rng(count).bytes(count * width), b"tail"[: width - 1]
+    force(kernel.variants()[0])
+    native = [bytes(plane) for plane in kernel.split(block + tail, width, rotated)]
+    whole: list[kernel.Buffer] = [*native]
+    constant: list[kernel.Buffer] = [b"c", *native[1:]]
+    joined = [bytes(kernel.join(planes, count, rotated, tail)) for planes in (whole, constant)]
+    assert joined[0] == block + tail
+    assert [bytes(p) for p in kernel.split(joined[1], width, rotated)] == [b"c" * count, *native[1:]]
+    force(kernel.NUMPY)
+    assert [bytes(plane) for plane in kernel.split(block + tail, width, rotated)] == native
+    assert [bytes(kernel.join(planes, count, rotated, tail)) for planes in (whole, constant)] == joined
+
+
+@needs_native
+def test_planes_that_do_not_fit_are_refused() -> None:
+    for planes, count, width in (([b"ab"], 2, 2), ([b"ab", b"abc"], 2, 2), ([b"ab"] * 3, 2, 3), ([b"", b""], 0, 2)):
+        with pytest.raises(ValueError, match="plane"):
+            kernel._kernel.join(planes, count, width, False, b"")
+    with pytest.raises(TypeError):
+        kernel._kernel.join([b"ab", "ab"], 2, 2, False, b"")  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="no planes"):
+        kernel._kernel.split(b"abc", 3, False)

@@ -4,12 +4,12 @@
     raw.py     the bytes as they are
     zstd.py    one Zstandard frame; also squeezes single planes for planes.py
     elements.py numbers by the kernel, on their own or against a base block
-    planes.py  numbers as byte planes, where their mantissas are no noise; turning.py: the work, in numpy
+    planes.py  numbers as byte planes, where their mantissas are no noise
     kernel.py  the float kernel: _kernel (cas/native, in C) or twin.py (numpy), which write the same bytes
     payload.py the header of the kernel's payloads; twin_model.py: their tables
     race.py    encode: entrants propose, the smallest payload that decodes back wins; decode: by number
 
-numpy is imported when something asks for it: planes, and the twin where no native kernel was built.
+numpy is imported where no native kernel was built: twin.py and twin_planes.py do its work then.
 
 `encode` and `decode` may be called from any thread; their heavy parts release the GIL.
 """

@@ -33,7 +33,7 @@ try:
 except ImportError:  # no compiler when this was installed, or another processor
     _kernel = None
 
-FACE = 4
+FACE = 5
 """The native module's arguments and payloads, as this module knows them (FACE in cas/native/module.c)."""
 VARIABLE = "GPU_TRAIN_KERNEL"
 NUMPY = "numpy"
@@ -191,4 +191,26 @@ def decode(
     return memoryview(made)
 
 
-__all__ = ["DIGEST_BYTES", "NUMPY", "VARIABLE", "Packed", "decode", "encode", "pack", "variant", "variants", "writes"]
+def split(block: Buffer, width: int, rotated: bool) -> list[memoryview]:
+    """The planes of a block's whole elements, lowest byte first; with `rotated` of words rotated left by one bit."""
+    if variant() == NUMPY:
+        from gpu_train_cas.codecs import twin_planes  # noqa: PLC0415  numpy
+
+        return twin_planes.split(block, width, rotated)
+    count, planes = len(block) // width, memoryview(_kernel.split(block, width, rotated))
+    return [planes[i * count : (i + 1) * count] for i in range(width)]
+
+
+def join(planes: list[Buffer], count: int, rotated: bool, tail: Buffer) -> memoryview:
+    """The block of `count` elements with those planes, of `count` bytes each or one for all; and `tail` behind it."""
+    if variant() == NUMPY:
+        from gpu_train_cas.codecs import twin_planes  # noqa: PLC0415  numpy
+
+        return twin_planes.join(planes, count, rotated, memoryview(tail))
+    return memoryview(_kernel.join(planes, count, len(planes), rotated, tail))
+
+
+__all__ = [
+    "DIGEST_BYTES", "NUMPY", "VARIABLE", "Packed", "decode", "encode", "join", "pack", "split", "variant", "variants",
+    "writes",
+]  # fmt: skip

@@ -3,9 +3,6 @@
 Floats are first rotated left by one bit: the exponent then fills the top byte (of BF16 and F32 exactly,
 of F16 and F64 in part) and the sign joins the mantissa. The exponents of a tensor take few values and
 compress; the mantissas are noise, which zstd finds out for next to nothing. Integers are not rotated.
-
-turning.py does the work in numpy, and is imported when there is some: a block of one value again and again, which
-is what many a new tensor holds, needs none.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from gpu_train_cas.codecs import zstd
+from gpu_train_cas.codecs import kernel, zstd
 from gpu_train_cas.codecs.codec import Codec
 from gpu_train_cas.errors import Damaged
 
@@ -39,9 +36,6 @@ SHAPES = {
     "I16": Shape(2, False), "U16": Shape(2, False), "I32": Shape(4, False), "U32": Shape(4, False),
     "I64": Shape(8, False), "U64": Shape(8, False),
 }  # fmt: skip
-
-LEAST_BYTES = 64 << 10
-"""A block from which planes are made: in a smaller one they save little, and every checkpoint has a few of these."""
 
 
 class Planes:
@@ -79,14 +73,12 @@ def known(dtype: str) -> bool:
 
 
 def encode(block: bytes | memoryview, dtype: str, limit: int) -> bytes | None:
-    """The planes, or None for other types, for small blocks and where they are not shorter than `limit`."""
+    """The planes, or None for other types and where they are not shorter than `limit`."""
     shape = SHAPES.get(dtype)
-    if shape is None or len(block) < LEAST_BYTES:
+    count = len(block) // shape.width if shape else 0
+    if shape is None or count == 0:
         return None
-    count = len(block) // shape.width
-    from gpu_train_cas.codecs import turning  # noqa: PLC0415  numpy, which few blocks need
-
-    packed = [_pack(plane, shape) for plane in turning.split(block, count, shape)]
+    packed = [_pack(plane, shape) for plane in kernel.split(block, shape.width, shape.rotated)]
     payload = _payload(shape, packed, memoryview(block)[count * shape.width :])
     return payload if len(payload) < limit else None
 
@@ -103,13 +95,11 @@ def decode(payload: bytes | memoryview, length: int) -> bytes | memoryview:
         raise Damaged(f"a float payload of {len(view)} bytes does not have the length its table says")
     if all(entry == (CONSTANT, 1) for entry in table):
         return _turn(bytes(view[at : at + shape.width]), shape, -1) * count + bytes(view[at + shape.width :])
-    from gpu_train_cas.codecs import turning  # noqa: PLC0415  as above
-
-    planes = []
+    planes: list[kernel.Buffer] = []
     for method, size in table:
         planes.append(_unpack(method, view[at : at + size], count))
         at += size
-    return turning.join(planes, count, shape, view[at:])
+    return kernel.join(planes, count, shape.rotated, view[at:])
 
 
 def _turn(word: bytes, shape: Shape, by: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Elements to byte planes and back, in numpy: the work of planes.py."""
+"""Elements to byte planes and back, in numpy: what cas/native/planes.c does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_train_cas.codecs.planes import Shape
+Buffer = bytes | bytearray | memoryview
 
 SLICE_BYTES = 256 << 10
 """Elements are turned so many bytes at a time, to stay in the second-level cache."""
@@ -40,42 +40,44 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def split(block: bytes | memoryview, count: int, shape: Shape) -> list[memoryview]:
-    """The planes of a block's `count` elements, lowest byte first, in memory that the thread's next call reuses."""
-    words = np.frombuffer(block, _WORDS[shape.width], count)
-    bits = 8 * shape.width
-    planes = _scratch.take("planes", count * shape.width).reshape(shape.width, count)
-    step = SLICE_BYTES // shape.width
+def split(block: Buffer, width: int, rotated: bool) -> list[memoryview]:
+    """As `kernel.split`, in memory that the thread's next call reuses."""
+    count = len(block) // width
+    words = np.frombuffer(block, _WORDS[width], count)
+    bits = 8 * width
+    planes = _scratch.take("planes", count * width).reshape(width, count)
+    step = SLICE_BYTES // width
     turned, shifted = (_scratch.take(name, SLICE_BYTES).view(words.dtype) for name in ("turned", "shifted"))
     for at in range(0, count, step):
         part = words[at : at + step]
         into, low, high = planes[:, at : at + step], turned[: len(part)], shifted[: len(part)]
-        if shape.rotated:
+        if rotated:
             np.right_shift(part, bits - 1, out=high)
             np.add(part, part, out=low)  # as a shift left by one, but faster
             part = np.bitwise_or(low, high, out=low)
         np.copyto(into[0], part, casting="unsafe")
-        for index in range(1, shape.width):
+        for index in range(1, width):
             np.right_shift(part, 8 * index, out=high)
             np.copyto(into[index], high, casting="unsafe")
     return [plane.data for plane in planes]
 
 
-def join(planes: Sequence[bytes | memoryview], count: int, shape: Shape, tail: memoryview) -> memoryview:
-    """The block of `count` elements, and the bytes after them; a plane of one byte stands for `count` of them."""
-    out = np.empty(count * shape.width + len(tail), np.uint8)
-    words = out[: count * shape.width].view(_WORDS[shape.width])
-    step = SLICE_BYTES // shape.width
+def join(planes: Sequence[Buffer], count: int, rotated: bool, tail: memoryview) -> memoryview:
+    """As `kernel.join`."""
+    width = len(planes)
+    out = np.empty(count * width + len(tail), np.uint8)
+    words = out[: count * width].view(_WORDS[width])
+    step = SLICE_BYTES // width
     scratch = _scratch.take("shifted", SLICE_BYTES).view(words.dtype)
     arrays = [np.frombuffer(plane, np.uint8) for plane in planes]
     for at in range(0, count, step):
         part = words[at : at + step]
         _merge([plane if len(plane) == 1 else plane[at : at + step] for plane in arrays], part)
-        if shape.rotated:
-            sign = np.left_shift(part, 8 * shape.width - 1, out=scratch[: len(part)])
+        if rotated:
+            sign = np.left_shift(part, 8 * width - 1, out=scratch[: len(part)])
             np.right_shift(part, 1, out=part)
             np.bitwise_or(part, sign, out=part)
-    out.data[count * shape.width :] = tail
+    out.data[count * width :] = tail
     return out.data
 
 

@@ -16,7 +16,8 @@ from gpu_train_cas.manifest import Manifest
 from gpu_train_cas.record import Record
 from gpu_train_cas.tree import Entry, EntryKind, Tree
 
-CACHE_BYTES = 256 << 20
+CACHE_BYTES = 96 << 20
+"""Enough for the blocks that neighbours share; fresh memory beyond that costs more than it saves."""
 MAX_CHAIN = 32
 """Deltas that need each other, one after another: a block that is farther from one that stands alone is refused.
 Writers stay far below (deltas.MAX_DEPTH); packs from elsewhere may say anything."""

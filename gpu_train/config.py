@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from gpu_train import environment
 from gpu_train.home import Home
 from gpu_train.retention.setting import Best, Count, Retention, Seconds, bests_of, count_of, seconds_of
+from gpu_train.rule import Rule, rules_of
 from gpu_train.spelling import near
 from gpu_train_cas.errors import UsageError
 
@@ -63,11 +64,14 @@ class Capture(NamedTuple):
         scan_s: seconds between two looks at the checkpoint folder.
         settle_s: seconds without any change before files without another proof count as finished.
         retry_s: seconds before storing is tried again after the disk was full.
+        rules: how other frameworks write checkpoints, beside those that are known; each is a table `[[capture.rules]]`
+            with the fields of `gpu_train.rule.Rule`.
     """
 
     scan_s: float = 0.1
     settle_s: float = 2.0
     retry_s: float = 5.0
+    rules: tuple[Rule, ...] = ()
 
 
 class Run(NamedTuple):
@@ -101,7 +105,9 @@ LISTS = ("credentials",)
 PROJECTS = "projects"
 """The table of what is set for single projects: `[projects.NAME.retention]`."""
 
-READERS: Mapping[Any, Callable[[Any], Any]] = {Count: count_of, Seconds: seconds_of, tuple[Best, ...]: bests_of}
+READERS: Mapping[Any, Callable[[Any], Any]] = {
+    Count: count_of, Seconds: seconds_of, tuple[Best, ...]: bests_of, tuple[Rule, ...]: rules_of,
+}  # fmt: skip
 """Types of settings that read values themselves, texts too; they raise ValueError with what they expect."""
 
 

@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from gpu_train.capture.finder import FILE, LOOSE, Found, find, find_one
+from gpu_train.capture.frameworks import KNOWN, rulebook
 from gpu_train.capture.judge import Judge, Moment
+from gpu_train.capture.rules import Rulebook
 from gpu_train.capture.shape import is_checkpoint_folder, is_step_named
 from gpu_train.capture.storing import Finished, History, Stored, store_checkpoint
 from gpu_train.step import VERSION_MARK, natural_key, split_version, step_of
@@ -40,7 +42,8 @@ def import_checkpoints(
             which nothing was.
     """
     source = Path(path).expanduser().absolute()
-    found = _oldest_first(checkpoints_in(source, is_one=name is not None))
+    rules = rulebook(workspace.config.capture.rules)
+    found = _oldest_first(checkpoints_in(source, is_one=name is not None, rules=rules))
     if name is not None:
         if len(found) > 1:
             raise UsageError(f"{source} holds {len(found)} checkpoints; --name is for a single one")
@@ -54,12 +57,14 @@ def import_checkpoints(
     stored: list[Stored] = []
     for one in found:
         also = partial(_put_job, workspace, owner) if is_new and not stored else None
-        stored.append(store_checkpoint(workspace, _finished(one, owner.id), history, progress=progress, also=also))
+        stored.append(
+            store_checkpoint(workspace, _finished(one, owner.id, rules), history, progress=progress, also=also)
+        )
         on_stored(stored[-1])
     return stored
 
 
-def checkpoints_in(source: Path, *, is_one: bool = False) -> list[Found]:
+def checkpoints_in(source: Path, *, is_one: bool = False, rules: Rulebook = KNOWN) -> list[Found]:
     """The checkpoint that a path is, or all those in the run folder that it is.
 
     With `is_one` the person says that it is a single one, which holds unless some in it prove themselves.
@@ -68,7 +73,7 @@ def checkpoints_in(source: Path, *, is_one: bool = False) -> list[Found]:
         NotFound: when there is nothing at `source`, or no checkpoint in it.
         UsageError: when it is a FIFO, a socket or a device.
     """
-    itself = find_one(source.resolve() if source.is_symlink() else source)
+    itself = find_one(source.resolve() if source.is_symlink() else source, rules)
     if itself is None:
         raise NotFound(f"{source} is not there; give a run's folder, a checkpoint's folder or a file")
     if not (source.is_file() or source.is_dir()):
@@ -76,17 +81,17 @@ def checkpoints_in(source: Path, *, is_one: bool = False) -> list[Found]:
     itself.name = source.name
     if itself.shape == FILE:
         return [itself]
-    inside = list(find(itself.path))
+    inside = list(find(itself.path, rules=rules))
     members = itself.members or {}
     files = {rel for rel, m in members.items() if m.is_file and "/" not in rel}
     folders = {rel for rel, m in members.items() if m.is_folder and "/" not in rel}
     one_model = bool(inside) and all(f.shape == LOOSE and "/" not in f.name for f in inside)
     named_like_one = is_step_named(source.name) and not any(is_step_named(f) for f in folders)
-    if files and (named_like_one or is_checkpoint_folder(source.name, files, folders) or one_model):
+    if files and (named_like_one or is_checkpoint_folder(source.name, files, folders, rules) or one_model):
         return [itself]
     if named_like_one and members:
         return [itself]
-    if is_one and members and all(_finished(one, "").proof == IMPORTED for one in inside):
+    if is_one and members and all(_finished(one, "", rules).proof == IMPORTED for one in inside):
         return [itself]
     if not inside:
         raise NotFound(
@@ -105,10 +110,12 @@ def _oldest_first(found: list[Found]) -> list[Found]:
     return sorted(found, key=lambda f: (newest[f.name], natural_key(f.name)))
 
 
-def _finished(found: Found, job_id: str) -> Finished:
+def _finished(found: Found, job_id: str, rules: Rulebook) -> Finished:
     members = found.members or {}
-    settled = Moment(rest_s=float("inf"), settle_s=0, ended=True, clean_end=True, busy=found.busy)
-    verdict = Judge().verdict(found.name, found.shape, members, lambda rel: f"{found.base}/{rel}", settled)
+    settled = Moment(
+        rest_s=float("inf"), settle_s=0, ended=True, clean_end=True, busy=found.busy, beside=found.beside, is_copy=True
+    )
+    verdict = Judge(rules).verdict(found.name, found.shape, members, lambda rel: f"{found.base}/{rel}", settled)
     proof = verdict.proof if verdict.proof not in ("quiet", "ended") else IMPORTED
     return Finished(
         job_id, found.name, Path(found.base), found.shape, members,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_train.capture.candidate import Commit
+from gpu_train.capture.frameworks import rulebook
 from gpu_train.capture.judge import EXPLICIT
 from gpu_train.capture.ledger import Ledger
 from gpu_train.capture.lifeline import Lifeline
@@ -58,8 +59,9 @@ class Agent:
         self._lifeline = None if lifeline is None else Lifeline(lifeline)
         self._pid, self._pid_start = job.pid, job.pid_start
         self._tracker = Tracker(
-            home.checkpoints(job.id), home.pins(job.id), settle_s=settings.settle_s, processes=self._processes
-        )
+            home.checkpoints(job.id), home.pins(job.id), settle_s=settings.settle_s, processes=self._processes,
+            rules=rulebook(settings.rules),
+        )  # fmt: skip
         self._ledger = Ledger(workspace, job.id)
         self._reports = Reports(workspace, job.id)
         self._worker = Worker(

@@ -9,11 +9,11 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 
-from gpu_train.capture.finder import FILE, FOLDER, LOOSE, Found, Member, look_inside
+from gpu_train.capture.finder import FILE, FOLDER, GROUP, LOOSE, Found, Member, look_inside
 from gpu_train.capture.pin import like, link_file
-from gpu_train.capture.rules import UNFINISHED_BESIDE
 from gpu_train_cas.errors import SourceChanged
 
 ABOUT = "about.json"
@@ -44,6 +44,7 @@ class Candidate:
         vanished: those of them that have been deleted while the checkpoint itself is still there.
         pinned: those whose bytes are held by a link.
         missed: files that were deleted before they could be linked, with their sizes.
+        earlier: what had been handed over under its name before it.
         first_seen_ns: wall clock. first_seen, changed, absent_since: monotonic seconds.
     """
 
@@ -54,6 +55,9 @@ class Candidate:
         self.vanished: set[str] = set()
         self.pinned: set[str] = set()
         self.missed: dict[str, int] = {}
+        self.earlier: Mapping[str, Member] = {}
+        self._since: dict[str, float] = {}
+        self._rewritten: dict[str, float] = {}
         self.first_seen_ns = now_ns
         self.first_seen = self.changed = self.last_seen = now
         self.absent_since: float | None = None
@@ -70,12 +74,20 @@ class Candidate:
         return key_of(self.found)
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether something in it or beside it says that it is being written."""
-        name = os.path.basename(self.found.path)
-        stem = os.path.splitext(name)[0]
-        beside = {pattern.format(name=name, stem=stem) for pattern in UNFINISHED_BESIDE}
-        return self.found.busy or not beside.isdisjoint(self.found.beside)
+    def lies_there(self) -> bool:
+        """Whether it, or a part of it, still has its name."""
+        if self.found.shape == GROUP:
+            return any(os.path.lexists(f"{self.found.base}/{rel}") for rel in self.members)
+        return os.path.lexists(self.found.path)
+
+    @property
+    def completes_earlier(self) -> bool:
+        """Whether it is what was handed over before and some more, such as the file of a rank that came late."""
+        return bool(self.earlier) and self.earlier.items() <= self.members.items()
+
+    def written_over_after(self, rel: str) -> set[str]:
+        """The files that were written over when this one had its present content already."""
+        return {other for other, when in self._rewritten.items() if when > self._since.get(rel, when)}
 
     @property
     def is_held(self) -> bool:
@@ -102,24 +114,29 @@ class Candidate:
 
         Inode numbers come again: a folder made anew may have its predecessor's, so its files are asked too.
         """
-        if self.found.shape == LOOSE:
+        if self.found.is_loose:
             return False
         if self.found.inode != found.inode:
             return True
         return self.found.shape == FOLDER and bool(self.files) and bool(found.members) and not self.shares_with(found)
 
     def shares_with(self, found: Found) -> bool:
-        """Whether one of its files lies there unchanged; while it is pinned no other file can have its number."""
-        return not self.files.isdisjoint((found.members or {}).values())
+        """Whether one of its files lies there, changed or not; while it is pinned no other can have its number."""
+        own = {(m.dev, m.ino) for m in self.files}
+        return any(m.is_file and (m.dev, m.ino) in own for m in (found.members or {}).values())
 
     def update(self, found: Found, now: float) -> None:
         """Take note of what is there now, and pin what is new."""
         seen = found.members or {}
+        if found.signs != self.found.signs:
+            self.changed = now
         self.found = found
         self.last_seen = now
         self.absent_since = None
         fresh = [rel for rel, member in seen.items() if self.members.get(rel) != member]
         vanished = self.members.keys() - seen.keys()
+        for rel in fresh:
+            self._note_content(rel, seen[rel], now)
         if fresh and (self.vanished or vanished):
             # Written to after something was deleted: what was deleted belonged to an earlier content.
             for rel in vanished | self.vanished:
@@ -134,6 +151,17 @@ class Candidate:
             self._describe()
         for rel in fresh:
             self._pin(rel, seen[rel])
+
+    def _note_content(self, rel: str, member: Member, now: float) -> None:
+        """Note since when a file has its present content, and whether it had another one before."""
+        earlier, before = self.earlier.get(rel), self.members.get(rel)
+        self._since[rel] = -inf if earlier == member else now
+        if before is None:
+            again = earlier is not None and earlier != member
+        else:  # one that has only grown is still being written for the first time
+            again = before.ino != member.ino or member.size_bytes <= before.size_bytes
+        if again and member.is_file:
+            self._rewritten[rel] = now
 
     def adopt(self, files: Path, pin: Path) -> None:
         """Make links that are there already this candidate's pin; `files` holds them, `pin` is all of it."""
@@ -246,7 +274,7 @@ class Candidate:
 
 def key_of(found: Found) -> tuple[bool, str]:
     """What tells a checkpoint from all others that lie in the folder at the same time."""
-    return (found.shape == LOOSE, found.path)
+    return found.is_loose, f"{found.path}/" if found.shape == LOOSE else found.path
 
 
 def recover(pin: Path, now: float) -> Candidate | None:

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
-from gpu_train.capture.rules import NEVER_INSIDE, matcher
-from gpu_train.capture.shape import FINAL, is_checkpoint_folder, is_never, loose_group, single_files
+from gpu_train.capture.frameworks import KNOWN
+from gpu_train.capture.rules import Rulebook
+from gpu_train.capture.shape import (
+    FINAL,
+    is_checkpoint_folder,
+    is_never,
+    is_weights,
+    loose_group,
+    single_files,
+)  # fmt: skip
 
 FOLDER = "folder"
 FILE = "file"
 LOOSE = "loose"
+GROUP = "group"
+TEXT_LIMIT_BYTES = 4096
+"""Of a text file that names checkpoints."""
+
 MAX_CONTAINERS = 4
 """How many folders deep checkpoints are looked for: `lightning_logs/version_0/checkpoints/x.ckpt` is three."""
 
 MAX_DEPTH = 32
-_NEVER_INSIDE = matcher(NEVER_INSIDE)
+_LEFT_BY_NFS = ".nfs"
+_LOCKS = (".lock", ".__lock")
+"""Such files are no part of a checkpoint and say nothing about it."""
 
 
 class Member(NamedTuple):
@@ -54,19 +69,40 @@ class Member(NamedTuple):
         return self.kind == stat.S_IFDIR
 
 
+class Beside(NamedTuple):
+    """What lies next to a checkpoint, as it was before the checkpoint itself was looked at.
+
+    A sign that is seen here was there before anything that the look inside did not find.
+
+    Attributes:
+        names: of everything there; None when nobody looked.
+        texts: the content of the text files that name checkpoints which are whole.
+    """
+
+    names: frozenset[str] | None = None
+    texts: Mapping[str, str] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, folder: str, names: Collection[str], rules: Rulebook) -> Self:
+        """What lies in a folder in which those names were seen."""
+        read = ((name, text_in(f"{folder}/{name}")) for name in sorted(rules.text_files & set(names)))
+        return cls(frozenset(names), {name: text for name, text in read if text is not None})
+
+
 @dataclass(slots=True)
 class Found:
     """One checkpoint as it lies in the folder now.
 
     Attributes:
         name: its path below the checkpoint folder; for loose files the container's path and "final".
-        path: where it is; for loose files the container.
-        shape: "folder", "file" or "loose".
-        members: path below `path` -> what is there; for a file one member under its own name.
+        path: where it is; for loose files the container, for a group what its files' names have in common.
+        shape: "folder", "file", "loose" or "group".
+        members: path below `base` -> what is there; for a file one member under its own name.
         inode: device and inode of `path`, by which a renamed one is known again.
         mtime_ns: a folder's own modification time, as it was before its members were looked at.
-        busy: whether files inside say that it is being written.
-        beside: the names next to it, which may say that it is unfinished.
+        busy: what says that it is being written: a file inside, a name beside it, its own; empty when nothing does.
+        beside: what lies next to it.
+        is_temporary: whether its name is one that it has until it is whole.
     """
 
     name: str
@@ -75,13 +111,24 @@ class Found:
     members: dict[str, Member] | None
     inode: tuple[int, int]
     mtime_ns: int = 0
-    busy: bool = False
-    beside: frozenset[str] = frozenset()
+    busy: str = ""
+    beside: Beside = field(default_factory=Beside)
+    is_temporary: bool = False
 
     @property
     def base(self) -> str:
         """The folder that the members' paths are relative to."""
-        return self.path.rpartition("/")[0] if self.shape == FILE else self.path
+        return self.path.rpartition("/")[0] if self.shape in (FILE, GROUP) else self.path
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether it is some files among others, with no inode of its own."""
+        return self.shape in (LOOSE, GROUP)
+
+    @property
+    def signs(self) -> tuple[str, Mapping[str, str]]:
+        """What was seen of its state beside its files."""
+        return self.busy, self.beside.texts
 
 
 class Listing:
@@ -112,79 +159,122 @@ Known = Mapping[str, tuple[int, int, int]]
 """Paths of folders, and device, inode and modification time that they had when they were looked at."""
 
 
-def find(root: Path | str, known: Known | None = None) -> Iterator[Found]:
+def find(root: Path | str, known: Known | None = None, rules: Rulebook = KNOWN) -> Iterator[Found]:
     """The checkpoints below a folder, in no order; each is looked at only when it is asked for.
 
     Folders that are still as `known` says are given with `members` None: nothing was read.
     """
-    yield from _container(str(root), "", known or {}, 0)
+    yield from _Look(known or {}, rules).container(str(root), "", 0)
 
 
-def find_one(path: Path | str) -> Found | None:
+def find_one(path: Path | str, rules: Rulebook = KNOWN) -> Found | None:
     """The folder or file at `path` as one checkpoint, whatever it looks like; None when nothing is there."""
     text = str(path)
+    folder, name = folder_of(text), os.path.basename(text)
+    beside = Beside.of(folder, Listing(folder).names, rules)
     try:
         found = os.stat(text, follow_symlinks=False)
     except OSError:
         return None
-    name = os.path.basename(text)
+    inode = (found.st_dev, found.st_ino)
+    busy = rules.writing_beside(name, beside.names or ())
     if stat.S_ISDIR(found.st_mode):
-        members, busy = look_inside(text)
-        return Found(name, text, FOLDER, members, (found.st_dev, found.st_ino), found.st_mtime_ns, busy)
-    return Found(name, text, FILE, {name: Member.of(found)}, (found.st_dev, found.st_ino))
+        members, inside = look_inside(text, rules)
+        return Found(name, text, FOLDER, members, inode, found.st_mtime_ns, busy or inside, beside)
+    return Found(name, text, FILE, {name: Member.of(found)}, inode, 0, busy, beside)
 
 
-def _container(path: str, prefix: str, known: Known, depth: int) -> Iterator[Found]:
-    listing = Listing(path)
-    beside = frozenset(listing.names)
-    for name in sorted(listing.folders):
-        if not is_never(name):
-            yield from _folder(f"{path}/{name}", prefix, known, beside, depth)
-    for name in sorted(single_files(listing.files)):
-        member = _member(f"{path}/{name}")
-        if member is not None:
-            inode = (member.dev, member.ino)
-            yield Found(prefix + name, f"{path}/{name}", FILE, {name: member}, inode, beside=beside)
-    loose = loose_group(listing.files)
-    if loose:
-        members = {name: m for name in sorted(loose) if (m := _member(f"{path}/{name}")) is not None}
-        yield Found(prefix + FINAL, path, LOOSE, members, (0, 0), 0, _busy(listing.names), beside)
+class _Look:
+    """One look at a tree of folders."""
+
+    def __init__(self, known: Known, rules: Rulebook) -> None:
+        self._known = known
+        self._rules = rules
+
+    def container(self, path: str, prefix: str, depth: int) -> Iterator[Found]:
+        """All checkpoints in a folder that is none itself."""
+        listing = Listing(path)
+        beside = Beside.of(path, listing.names, self._rules)
+        loose = self._loose(path, prefix, listing, beside)
+        within = loose.members or {} if loose else {}
+        for name in sorted(listing.folders - within.keys()):
+            yield from self._folder(f"{path}/{name}", prefix, beside, depth)
+        groups = self._rules.groups({f for f in listing.files - within.keys() if not is_never(f)})
+        for name, files in sorted(groups.items()):
+            busy = self._rules.writing_beside(name, listing.names)
+            members = _members(path, files)
+            yield Found(prefix + name, f"{path}/{name}", GROUP, members, (0, 0), 0, busy, beside)
+        grouped = {file for files in groups.values() for file in files}
+        for name in sorted(single_files(listing.files - within.keys() - grouped)):
+            member = _member(f"{path}/{name}")
+            if member is not None:
+                busy = self._rules.writing_beside(name, listing.names)
+                inode = (member.dev, member.ino)
+                yield Found(prefix + name, f"{path}/{name}", FILE, {name: member}, inode, 0, busy, beside)
+        if loose:
+            yield loose
+
+    def _loose(self, path: str, prefix: str, listing: Listing, beside: Beside) -> Found | None:
+        """The files and folders of one model that lie among others, if there are any."""
+        parts = self._rules.parts(listing.folders, listing.files)
+        members = _members(path, loose_group(listing.files, parts))
+        busy = _first(listing.names, self._rules)
+        for name in sorted(parts):
+            busy = self._walk(f"{path}/{name}", f"{name}/", members) or busy
+        if not any(m.is_file for m in members.values()):
+            return None
+        if parts and not any(is_weights(rel) for rel in members):
+            return None
+        members |= _members(path, parts)
+        return Found(prefix + FINAL, path, LOOSE, dict(sorted(members.items())), (0, 0), 0, busy, beside)
+
+    def _walk(self, path: str, prefix: str, members: dict[str, Member]) -> str:
+        inside, busy = look_inside(path, self._rules)
+        members.update({prefix + rel: member for rel, member in inside.items()})
+        return busy
+
+    def _folder(self, path: str, prefix: str, beside: Beside, depth: int) -> Iterator[Found]:
+        """The checkpoint that a folder is, or those in it."""
+        name = os.path.basename(path)
+        final = self._rules.final_name(name)
+        if final is None and is_never(name):
+            return
+        try:
+            own = os.stat(path, follow_symlinks=False)
+        except OSError:
+            return
+        inode = (own.st_dev, own.st_ino)
+        if self._known.get(path) == (*inode, own.st_mtime_ns):
+            yield Found(prefix + name, path, FOLDER, None, inode, own.st_mtime_ns, beside=beside)
+            return
+        busy = name if final is not None else self._rules.writing_beside(name, beside.names or ())
+        listing = Listing(path)
+        if is_checkpoint_folder(final or name, listing.files, listing.folders, self._rules):
+            members, inside = look_inside(path, self._rules)
+            yield Found(
+                prefix + name, path, FOLDER, members, inode, own.st_mtime_ns, busy or inside, beside, final is not None
+            )
+        elif final is None and depth < MAX_CONTAINERS:
+            yield from self.container(path, f"{prefix}{name}/", depth + 1)
 
 
-def _folder(path: str, prefix: str, known: Known, beside: frozenset[str], depth: int) -> Iterator[Found]:
-    """The checkpoint that a folder is, or those in it."""
-    try:
-        own = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return
-    name = os.path.basename(path)
-    inode = (own.st_dev, own.st_ino)
-    if known.get(path) == (*inode, own.st_mtime_ns):
-        yield Found(prefix + name, path, FOLDER, None, inode, own.st_mtime_ns, beside=beside)
-        return
-    listing = Listing(path)
-    if is_checkpoint_folder(name, listing.files, listing.folders):
-        members, busy = look_inside(path)
-        yield Found(prefix + name, path, FOLDER, members, inode, own.st_mtime_ns, busy, beside)
-    elif depth < MAX_CONTAINERS:
-        yield from _container(path, f"{prefix}{name}/", known, depth + 1)
-
-
-def look_inside(path: str) -> tuple[dict[str, Member], bool]:
-    """Everything below a folder by relative path, parents first, and whether a temporary file is there."""
+def look_inside(path: str, rules: Rulebook = KNOWN) -> tuple[dict[str, Member], str]:
+    """Everything below a folder by relative path, parents first, and a file that says that it is being written."""
     members: dict[str, Member] = {}
-    busy = _walk(path, "", members, 0)
+    busy = _walk(path, "", members, 0, rules)
     return members, busy
 
 
-def _walk(path: str, prefix: str, members: dict[str, Member], depth: int) -> bool:
-    busy = False
+def _walk(path: str, prefix: str, members: dict[str, Member], depth: int, rules: Rulebook) -> str:
+    busy = ""
     folders = []
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                if _NEVER_INSIDE.match(entry.name):
-                    busy = busy or _busy({entry.name})
+                if rules.writing_inside.fullmatch(entry.name):
+                    busy = prefix + entry.name
+                    continue
+                if entry.name.startswith(_LEFT_BY_NFS) or entry.name.endswith(_LOCKS):
                     continue
                 member = _member(entry.path)
                 if member is None or not (member.is_file or member.is_folder or stat.S_ISLNK(member.mode)):
@@ -195,16 +285,36 @@ def _walk(path: str, prefix: str, members: dict[str, Member], depth: int) -> boo
     except OSError:
         return busy
     for name in folders:
-        busy = _walk(f"{path}/{name}", f"{prefix}{name}/", members, depth + 1) or busy
+        busy = _walk(f"{path}/{name}", f"{prefix}{name}/", members, depth + 1, rules) or busy
     return busy
 
 
-def _busy(names: set[str]) -> bool:
-    return any(_NEVER_INSIDE.match(n) and not n.startswith(".nfs") and not n.endswith(".lock") for n in names)
+def _first(names: Collection[str], rules: Rulebook) -> str:
+    """A name that says that what lies there is being written."""
+    return next((name for name in sorted(names) if rules.writing_inside.fullmatch(name)), "")
+
+
+def _members(folder: str, names: Collection[str]) -> dict[str, Member]:
+    return {name: m for name in sorted(names) if (m := _member(f"{folder}/{name}")) is not None}
 
 
 def _member(path: str) -> Member | None:
     try:
         return Member.of(os.stat(path, follow_symlinks=False))
+    except OSError:
+        return None
+
+
+def folder_of(path: str) -> str:
+    """The folder in which something lies."""
+    folder, slash, _ = path.rpartition("/")
+    return folder or slash or "."
+
+
+def text_in(path: str) -> str | None:
+    """The text of a small file; None when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(TEXT_LIMIT_BYTES).decode("utf-8", "replace")
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""Which files processes have open for writing, as /proc tells."""
+"""What processes do and are, as /proc tells: which files they have open for writing, how many ranks they are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,28 @@ from pathlib import Path
 
 from gpu_train.process import PROC
 
+WORLD_SIZES = (b"WORLD_SIZE", b"OMPI_COMM_WORLD_SIZE", b"PMI_SIZE")
+"""Variables of torchrun and what is like it, of Open MPI, and of MPICH and Intel MPI."""
+
 
 def any_open_for_writing(pids: Collection[int], inodes: Collection[tuple[int, int]]) -> bool:
     """Whether one of the processes has one of the files (device, inode) open for writing."""
     wanted = set(inodes)
     return any(_writes(pid, wanted) for pid in pids)
+
+
+def world_size_of(pids: Collection[int]) -> int:
+    """How many ranks the processes' launcher told them that there are; 0 when it told none of them."""
+    return max(map(_world_size, pids), default=0)
+
+
+def _world_size(pid: int) -> int:
+    try:
+        words = Path(f"{PROC}/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return 0  # it ended, or belongs to somebody else
+    sizes = (value for name, _, value in (word.partition(b"=") for word in words) if name in WORLD_SIZES)
+    return max((int(size) for size in sizes if size.isdigit() and len(size) < 8), default=0)
 
 
 def _writes(pid: int, wanted: set[tuple[int, int]]) -> bool:

@@ -1,82 +1,243 @@
-"""When is a checkpoint whole? The frameworks' own signs, as data.
+"""What rules mean for the files of a checkpoint.
 
-A rule applies to a checkpoint whose name matches one of `names` and that holds a file for each pattern of `having`.
-While it applies, the checkpoint is whole only once a file for each pattern of `complete` is there; until then
-it is being written, however quiet it is. Patterns are those of `fnmatch`, on paths below the checkpoint.
-Without a rule that applies, files must prove themselves or come to rest (`judge`).
+A `Rule` is one framework's way; `frameworks` has those that are known, `[[capture.rules]]` in gpu-train.toml adds
+others. A rule applies to a checkpoint whose name matches one of `names` and that holds a file for each pattern of
+`having`; of several the first decides. While it applies, the checkpoint is whole only once `complete` and `named_in`
+are satisfied; until then it is being written, however quiet it is. A rule without both knows no such sign: its files
+must prove themselves or come to rest (`judge`). `Rulebook` is all the rules in force.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from fnmatch import fnmatchcase, translate
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+from math import inf
+
+from gpu_train.capture.pattern import NAME, STEM, any_of, key_of, occurrences, pattern
+from gpu_train.rule import Rule
+
+BESIDE = "../"
+RESERVED = ("explicit", "files", "quiet", "ended", "imported")
+"""Proofs that no rule gives; a rule must not be called like one."""
+
+WEAK = "~"
+"""Before a pattern of `ranks` or `parts`: it tells less."""
+
+_RULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NUMBERS = re.compile(r"[0-9]+")
+_SAYS = ("complete", "writing", "temporary", "named_in", "ranks", "parts", "together", "rest_s")
 
 
-class Rule(NamedTuple):
-    """One framework's way to finish a checkpoint.
+def check(rule: Rule) -> Rule:
+    """The rule, when there is nothing wrong with it.
+
+    Raises:
+        ValueError: naming the field and what is wrong with it.
+    """
+    if not _RULE_NAME.fullmatch(rule.name):
+        raise ValueError(f"name {rule.name!r} must be of letters, digits, '.', '_' and '-'")
+    if rule.name in RESERVED:
+        raise ValueError(f"name {rule.name!r} is what another proof is called; choose another one")
+    if not 0 <= rule.rest_s < inf:
+        raise ValueError(f"rest_s {rule.rest_s} is no number of seconds")
+    if not rule.names:
+        raise ValueError('names is empty, so that it applies to nothing; leave it out or write ["*"]')
+    if not any(getattr(rule, field) for field in _SAYS):
+        raise ValueError(f"it says nothing about when a checkpoint is whole; give one of {', '.join(_SAYS)}")
+    for field in ("having", "complete", "writing", "temporary", "named_in", "ranks", "parts", "together"):
+        for text in getattr(rule, field):
+            _check(field, text, rule)
+    return rule
+
+
+def applies(rule: Rule, name: str, files: Collection[str]) -> bool:
+    """Whether a checkpoint of that name with those files is this framework's."""
+    if not any(fnmatchcase(name, p) for p in rule.names):
+        return False
+    return all(any(pattern(p).matches(file) for file in files) for p in rule.having)
+
+
+def missing(rule: Rule, files: Collection[str], standing: Callable[[str], bool] = lambda sign: True) -> list[str]:
+    """What `complete` still wants, as patterns or paths; of the signs only those that are standing count."""
+    return list(dict.fromkeys(t for wanted in rule.complete for t in _missing(rule, wanted, files, standing)))
+
+
+def _missing(rule: Rule, wanted: str, files: Collection[str], standing: Callable[[str], bool]) -> Iterable[str]:
+    choices = [pattern(choice) for choice in _choices(wanted)]
+    names = sorted({name for choice in choices for name in choice.names})
+    there = [
+        {key_of(parts, choice.names) for sign, parts in occurrences(choice, files) if standing(sign)}
+        for choice in choices
+    ]
+    for parts in _bindings(rule, names, files):
+        if not any(key_of(parts, c.names) in found for c, found in zip(choices, there, strict=True)):
+            yield choices[0].filled(parts)
+
+
+def _bindings(rule: Rule, names: Sequence[str], files: Collection[str]) -> list[Mapping[str, str]]:
+    """All that the named parts stand for in the files of `having`; once nothing when there are none."""
+    if not names:
+        return [{}]
+    found: dict[tuple[str, ...], Mapping[str, str]] = {}
+    for having in map(pattern, rule.having):
+        if set(names) <= set(having.names):
+            for _, parts in occurrences(having, files):
+                found.setdefault(key_of(parts, names), parts)
+    return [found[key] for key in sorted(found)]
+
+
+def is_sign(rule: Rule, file: str) -> bool:
+    """Whether a file is one of `complete`."""
+    return any(pattern(choice).matches(file) for wanted in rule.complete for choice in _choices(wanted))
+
+
+def is_had(rule: Rule, file: str) -> bool:
+    """Whether a file is one of `having`."""
+    return any(pattern(having).matches(file) for having in rule.having)
+
+
+def is_of_rank(rule: Rule, file: str) -> bool:
+    """Whether a file is one of those of `ranks` that each rank writes."""
+    return any(pattern(text).matches(file) for text in rule.ranks if not text.startswith(WEAK))
+
+
+def tags(rule: Rule, own_name: str, files: Collection[str]) -> Iterable[tuple[str, str]]:
+    """For each place where it must be named: the text file, below the checkpoint or with `../`, and its tag there.
+
+    The tag is the name of the folder that `{folder}` stands for, else the checkpoint's own.
+    """
+    for wanted in rule.named_in:
+        for parts in _bindings(rule, pattern(wanted).names, files):
+            folder = parts.get("folder", "").rstrip("/")
+            yield _normal(pattern(wanted).filled(parts)), folder.rpartition("/")[2] or own_name
+
+
+def names_it(text: str, tag: str) -> bool:
+    """Whether a text names a tag, or one of the same kind with a higher number, which was written later."""
+    named = text.strip()
+    if named == tag:
+        return True
+    said, own = _NUMBERS.findall(named), _NUMBERS.findall(tag)
+    alike = named.isdecimal() or _NUMBERS.sub("#", named) == _NUMBERS.sub("#", tag)
+    return bool(said and own) and alike and int(own[-1]) <= int(said[-1])
+
+
+class Rulebook:
+    """The rules in force, in their order, and what follows from all of them together.
 
     Attributes:
-        name: what the record calls this proof.
-        names: patterns of the checkpoint's own name (its last component).
-        having: patterns that must each match some file, so that the rule applies.
-        complete: patterns that must each match some file, so that the checkpoint is whole.
+        rules: those of the user before the built-in ones.
     """
 
-    name: str
-    names: tuple[str, ...] = ("*",)
-    having: tuple[str, ...] = ()
-    complete: tuple[str, ...] = ()
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
 
-    def applies(self, name: str, files: Collection[str]) -> bool:
-        """Whether a checkpoint of that name with those files is this framework's."""
-        return any(fnmatchcase(name, p) for p in self.names) and all(_some(p, files) for p in self.having)
+    def rule_for(self, name: str, files: Collection[str]) -> Rule | None:
+        """The rule that decides about a checkpoint, if any."""
+        return next((r for r in self.rules if r.decides and applies(r, name, files)), None)
 
-    def missing(self, files: Collection[str]) -> list[str]:
-        """The patterns of `complete` that no file matches yet."""
-        return [p for p in self.complete if not _some(p, files)]
+    @cached_property
+    def writing_inside(self) -> re.Pattern[str]:
+        """Names of files inside a checkpoint that say that it is being written."""
+        return any_of(w for r in self.rules for w in r.writing if not w.startswith(BESIDE))
+
+    def parts(self, folders: Collection[str], files: Collection[str]) -> set[str]:
+        """Those of the folders in a folder that are a part of it, beside its files."""
+        return {folder for rule in self.rules if rule.parts for folder in _parts(rule, folders, files)}
+
+    @cached_property
+    def text_files(self) -> frozenset[str]:
+        """Names of the text files beside checkpoints that name whole ones."""
+        return frozenset(
+            path.removeprefix(BESIDE)
+            for rule in self.rules
+            for text in rule.named_in
+            for path in [_normal(pattern(text).filled({"folder": ""}))]
+            if path.startswith(BESIDE)
+        )
+
+    def writing_beside(self, name: str, names: Collection[str]) -> str:
+        """Which of the names beside a checkpoint says that it is being written; empty when none does."""
+        own = {NAME: name, STEM: name.rpartition(".")[0] or name}
+        found = (pattern(text).among(own, names) for text in self._writing_beside)
+        return next(filter(None, found), "")
+
+    @cached_property
+    def _writing_beside(self) -> tuple[str, ...]:
+        beside = (w.removeprefix(BESIDE) for r in self.rules for w in r.writing if w.startswith(BESIDE))
+        return tuple(dict.fromkeys(beside))
+
+    def final_name(self, name: str) -> str | None:
+        """The name that something gets once it is whole, if it has a temporary one now."""
+        for rule in self.rules:
+            for text in rule.temporary:
+                parts = pattern(text).match(name)
+                if parts is not None and any(fnmatchcase(parts[NAME], p) for p in rule.names):
+                    return parts[NAME]
+        return None
+
+    def groups(self, names: Collection[str]) -> dict[str, set[str]]:
+        """The files in a folder that belong together, by the name of the checkpoint that they are."""
+        found: dict[str, set[str]] = {}
+        grouped = [name for name in names if self._together.fullmatch(name)]
+        for text in dict.fromkeys(text for rule in self.rules for text in rule.together) if grouped else ():
+            for name, parts in occurrences(pattern(text), grouped):
+                found.setdefault(parts[STEM], set()).add(name)
+        return found
+
+    @cached_property
+    def _together(self) -> re.Pattern[str]:
+        return any_of(text for rule in self.rules for text in rule.together)
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("hf-trainer", ("checkpoint-[0-9]*",), ("training_args.bin",), ("trainer_state.json",)),
-    Rule("hf-trainer", ("checkpoint-[0-9]*",), ("trainer_state.json",), ("trainer_state.json",)),
-    Rule("torch-dcp", having=("*.distcp",), complete=(".metadata",)),
-    Rule("torch-dcp", having=("*/*.distcp",), complete=("*/.metadata",)),
-    Rule("megatron", ("iter_[0-9]*",), ("common.pt",), ("metadata.json",)),
-)
-"""In order; the first that applies decides."""
-
-IN_PROGRESS = ("checkpoint-is-incomplete.txt", "*.tmp", "*.tmp.*", "*.partial", "*.part", "*.incomplete",
-               "*.orbax-checkpoint-tmp*")  # fmt: skip
-"""Files whose presence inside a checkpoint says that it is being written. They are never stored."""
-
-NEVER_INSIDE = (*IN_PROGRESS, ".nfs*", "*.lock")
-"""Files inside a checkpoint that are no part of it."""
-
-NEVER_A_CHECKPOINT = (".*", "tmp-*", "tmp_*", "*.tmp", "*.tmp-*", "*.tmp.*", "*.partial", "*.part", "*.incomplete",
-                      "*.orbax-checkpoint-tmp*", "*-unfinished", "*.lock", "__pycache__")  # fmt: skip
-"""Names in the checkpoint folder that are not looked into: temporary and hidden ones."""
-
-UNFINISHED_BESIDE = ("{name}-unfinished", "{stem}-unfinished")
-"""Names beside a checkpoint that say that it is being written (NeMo)."""
+def _parts(rule: Rule, folders: Collection[str], files: Collection[str]) -> set[str]:
+    sure = any_of(p for p in rule.parts if not p.startswith(WEAK))
+    weak = any_of(p.removeprefix(WEAK) for p in rule.parts if p.startswith(WEAK))
+    found = {f for f in folders if sure.fullmatch(f)}
+    perhaps = {f for f in folders if weak.fullmatch(f)}
+    if len(found | perhaps) > 1 or (perhaps and rule.complete and not missing(rule, files)):
+        found |= perhaps
+    return found
 
 
-def rule_for(name: str, files: Collection[str], rules: Sequence[Rule] = RULES) -> Rule | None:
-    """The rule that applies to a checkpoint, if any."""
-    return next((r for r in rules if r.applies(name, files)), None)
+def _choices(text: str) -> list[str]:
+    return [choice.strip() for choice in text.split("|")]
 
 
-def matcher(patterns: Iterable[str]) -> re.Pattern[str]:
-    """One expression that matches what any of the patterns does."""
-    return _matcher(tuple(patterns))
+def _normal(path: str) -> str:
+    """A path without `x/..` in it."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts)
 
 
-@cache
-def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(translate(p) for p in patterns))
+def _check(field: str, text: str, rule: Rule) -> None:
+    weak = text.removeprefix(WEAK) if field in ("ranks", "parts") else text
+    for choice in _choices(text) if field == "complete" else [weak]:
+        try:
+            names = set(pattern(choice).names)
+        except ValueError as e:
+            raise ValueError(f"{field} {e}") from None
+        if choice.startswith("/"):
+            raise ValueError(f"{field} {text!r} must be a path below the checkpoint, not an absolute one")
+        _check_names(field, text, names, rule)
 
 
-def _some(pattern: str, files: Collection[str]) -> bool:
-    return pattern in files or any(fnmatchcase(f, pattern) for f in files)
+def _check_names(field: str, text: str, names: set[str], rule: Rule) -> None:
+    known = {name for having in rule.having for name in pattern(having).names}
+    if field in ("complete", "named_in") and not any(names <= set(pattern(h).names) for h in rule.having if names):
+        unknown = sorted(names - known) or sorted(names)
+        if unknown:
+            raise ValueError(f"{field} {text!r} has {{{unknown[0]}}} in it, which must come from a pattern of `having`")
+    if field == "temporary" and text.count(f"{{{NAME}}}") != 1:
+        raise ValueError(f"temporary {text!r} must have {{name}} in it once, for the later name")
+    if field == "together" and STEM not in names:
+        raise ValueError(f"together {text!r} must have {{stem}} in it, which is what the checkpoint is called")
+    if field == "ranks" and not names - {"folder", STEM}:
+        raise ValueError(f"ranks {text!r} must have a number in it, such as {{rank}}")

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_train.capture.candidate import Candidate, Commit, key_of, recover
-from gpu_train.capture.finder import FILE, FOLDER, LOOSE, Found, Member, find, find_one
+from gpu_train.capture.finder import FILE, FOLDER, Beside, Found, Listing, Member, find, find_one, folder_of
+from gpu_train.capture.frameworks import KNOWN
 from gpu_train.capture.judge import EXPLICIT, Judge, Moment, Verdict
-from gpu_train.capture.openfiles import any_open_for_writing
+from gpu_train.capture.openfiles import any_open_for_writing, world_size_of
+from gpu_train.capture.rules import Rulebook
 
 ABSENT_S = 0.25
 """How long a checkpoint must be missing before it counts as deleted: one look may fall into a rename."""
@@ -45,14 +47,16 @@ class Tracker:
 
     def __init__(
         self, root: Path, pins: Path, *, settle_s: float, processes: Callable[[], set[int]] = set,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, rules: Rulebook = KNOWN,
     ) -> None:  # fmt: skip
         self.root = root
         self.pins = pins
         self.settle_s = settle_s
         self._processes = processes
         self._clock = clock
-        self._judge = Judge()
+        self._rules = rules
+        self._judge = Judge(rules)
+        self._looked = clock()
         self._open: dict[Key, Candidate] = {}
         self._left: list[Candidate] = []
         self._done: dict[Key, _Done] = {}
@@ -70,7 +74,7 @@ class Tracker:
                 self._hand_over(candidate)
                 made.append(Decision(candidate, Verdict(EXPLICIT)))
                 continue
-            if candidate is None or os.path.lexists(candidate.found.path):
+            if candidate is None or candidate.lies_there:
                 if pin.name.isdecimal():  # what `commit` pinned is named otherwise and is taken with its line
                     shutil.rmtree(pin, ignore_errors=True)
                 continue
@@ -85,9 +89,9 @@ class Tracker:
 
     def look(self) -> None:
         """See what is there, and pin what is new."""
-        now = self._clock()
+        now = self._looked = self._clock()
         present: set[Key] = set()
-        for found in find(self.root, self._known()):
+        for found in find(self.root, self._known(), self._rules):
             key = key_of(found)
             present.add(key)
             if found.members is not None and not self._is_done(key, found, now):
@@ -101,8 +105,8 @@ class Tracker:
 
     def take_commit(self, commit: Commit) -> Decision | None:
         """The decision that an explicit commit is; None when nothing is left of what it names."""
-        source = commit.pin and find_one(f"{commit.pin}/{os.path.basename(commit.path)}")
-        live = find_one(commit.path)
+        source = commit.pin and find_one(f"{commit.pin}/{os.path.basename(commit.path)}", self._rules)
+        live = find_one(commit.path, self._rules)
         found = source or live
         if not found or not found.members:
             return None
@@ -137,12 +141,24 @@ class Tracker:
         written = _Written(self._processes)
         for candidate in self.watched:
             deleted = candidate.absent_since is not None
-            if deleted and not ended and candidate not in self._left:
-                continue  # missing in one look, which may have fallen into a rename
+            if not ended and (self._is_vanishing(candidate) or self._comes_after_one(candidate)):
+                continue
             decision = self._decide_one(candidate, now, deleted, ended, clean_end, written, lived_ns)
             if decision is not None:
                 made.append(decision)
         return made
+
+    def _is_vanishing(self, candidate: Candidate) -> bool:
+        """Whether it was missing in the last look, which may have fallen into a rename."""
+        return candidate.absent_since is not None and candidate not in self._left
+
+    def _comes_after_one(self, candidate: Candidate) -> bool:
+        """Whether an earlier one of its kind vanishes: it is about to be decided, and must not become the latest."""
+        return any(
+            self._is_vanishing(other) and other.first_seen < candidate.first_seen
+            and self._judge.families.are_akin(other.name, candidate.name)
+            for other in self._open.values()
+        )  # fmt: skip
 
     def look_again(self, candidate: Candidate) -> None:
         """What was handed over turned out to have changed: whatever lies there now is new."""
@@ -219,13 +235,15 @@ class Tracker:
             candidate = None
         if candidate is None:
             candidate = self._renamed(found) or Candidate(found, self._pin_path(), now, time.time_ns())
+            candidate.earlier = self._done[key].members if key in self._done else {}
+            self._judge.families.begin(candidate.name, now)
             self._open[key] = candidate
         candidate.update(found, now)
 
     def _renamed(self, found: Found) -> Candidate | None:
         """The candidate that had this inode under a name that is not there any more."""
         for candidate in self.watched:
-            same = candidate.found.shape == found.shape != LOOSE and candidate.found.inode == found.inode
+            same = candidate.found.shape == found.shape and not found.is_loose and candidate.found.inode == found.inode
             if same and candidate.shares_with(found) and not os.path.lexists(candidate.found.path):
                 self._remove(candidate)
                 candidate.rename(found)
@@ -235,7 +253,7 @@ class Tracker:
     def _leave(self, key: Key) -> None:
         """Move a candidate whose name is gone to those left over."""
         candidate = self._open.pop(key)
-        if candidate.found.shape != LOOSE and _inode(candidate.found.path) == candidate.found.inode:
+        if not candidate.found.is_loose and _inode(candidate.found.path) == candidate.found.inode:
             candidate.discard()  # still there, but seen to be part of something larger, or a container
             return
         self._left.append(candidate)
@@ -251,7 +269,11 @@ class Tracker:
         self, candidate: Candidate, now: float, deleted: bool, ended: bool, clean_end: bool, written: _Written,
         lived_ns: int,
     ) -> Decision | None:  # fmt: skip
-        rest = now - candidate.changed
+        if deleted and candidate.found.is_temporary:  # given up, or copied: nobody ever called it a checkpoint
+            self._remove(candidate)
+            candidate.discard()
+            return None
+        rest = self._looked - candidate.changed
         if candidate.vanished and not (deleted or ended):
             if rest < self.settle_s:
                 return None  # it may be in the middle of being deleted
@@ -269,10 +291,7 @@ class Tracker:
         if deleted:
             candidate.members = {rel: m for rel, m in candidate.members.items() if rel in candidate.pinned}
         rest = max(rest, (lived_ns - max(m.mtime_ns for m in files)) / 1e9)
-        moment = Moment(
-            rest, self.settle_s, deleted, ended, clean_end, candidate.is_unfinished,
-            lambda: written.any_of(files),
-        )  # fmt: skip
+        moment = self._moment(candidate, rest, deleted, ended, clean_end, written)
         verdict = self._judge.verdict(
             candidate.name, candidate.found.shape, candidate.members, candidate.path_of, moment
         )
@@ -282,6 +301,22 @@ class Tracker:
             return None
         self._hand_over(candidate)
         return Decision(candidate, verdict)
+
+    def _moment(
+        self, candidate: Candidate, rest_s: float, deleted: bool, ended: bool, clean_end: bool, written: _Written
+    ) -> Moment:
+        """What the judge is to know of a candidate beside its files."""
+        found, folder = candidate.found, folder_of(candidate.found.path)
+        files = [m for m in candidate.members.values() if m.is_file]
+        return Moment(
+            rest_s, self.settle_s, deleted, ended, clean_end, found.busy,
+            # What was deleted cannot change any more: what is said of it now holds for what was seen of it.
+            Beside.of(folder, Listing(folder).names, self._rules) if deleted else found.beside,
+            candidate.written_over_after,
+            lambda: self._judge.families.is_overtaken(candidate.name, candidate.changed),
+            lambda: written.any_of(files), written.world_size,
+            version=(id(candidate), candidate.changed, len(candidate.members)),
+        )  # fmt: skip
 
     def _hand_over(self, candidate: Candidate) -> None:
         self._remove(candidate)
@@ -304,16 +339,23 @@ class Tracker:
 
 
 class _Written:
-    """Whether the job's processes write certain files; the processes are listed once per round, if at all."""
+    """What the job's processes do and are; they are listed once per round, if at all."""
 
     def __init__(self, processes: Callable[[], set[int]]) -> None:
         self._list = processes
         self._pids: set[int] | None = None
 
     def any_of(self, files: list[Member]) -> bool:
+        return any_open_for_writing(self._listed(), [(m.dev, m.ino) for m in files])
+
+    def world_size(self) -> int:
+        """How many ranks the processes say there are; 0 when none says it."""
+        return world_size_of(self._listed())
+
+    def _listed(self) -> set[int]:
         if self._pids is None:
             self._pids = self._list()
-        return any_open_for_writing(self._pids, [(m.dev, m.ino) for m in files])
+        return self._pids
 
 
 def _folders(path: Path) -> list[Path]:

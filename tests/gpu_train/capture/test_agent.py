@@ -249,7 +249,8 @@ def test_names_of_all_kinds(launch, home) -> None:
     assert (code, err) == (0, b"")
     found = {c.name: c for c in rows(home, run.job_id)}
     odd = os.fsdecode(b"checkpoint-\xff\n-7")
-    assert set(found) == {odd, "my run/checkpoint-500", "final"}
+    assert set(found) == {odd, "my run/checkpoint-500", "final", "tmp-checkpoint-600"}
+    assert found["tmp-checkpoint-600"].state == "incomplete"
     assert found[odd].step == 7
     assert set(content(home, found[odd])) == {os.fsdecode(b"w\xfe.safetensors")}
     assert set(content(home, found["final"])) == {"model.safetensors", "config.json"}
@@ -263,6 +264,7 @@ def test_a_crash_in_the_middle_of_a_save(launch, home) -> None:
         import os, signal
         from writing import OUT, is_pinned, safetensors, torch_zip, wait_for
         (OUT / "checkpoint-1").mkdir()
+        (OUT / "checkpoint-1" / "config.json").write_text("{}")
         (OUT / "checkpoint-1" / "model.safetensors").write_bytes(safetensors(1))
         (OUT / "ckpt.pt").write_bytes(torch_zip(1)[:-10])
         wait_for(lambda: is_pinned(OUT))

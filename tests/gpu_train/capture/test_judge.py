@@ -7,6 +7,7 @@ import json
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,10 +29,10 @@ def torch_zip() -> bytes:
     return buffer.getvalue()
 
 
-def judge(path: Path, rest_s: float = 0.0, written: bool = False, **moment: bool) -> Verdict:
+def judge(path: Path, rest_s: float = 0.0, written: bool = False, **moment: Any) -> Verdict:
     found = find_one(path)
     assert found is not None and found.members is not None
-    moment.setdefault("busy", found.busy)
+    moment = {"busy": found.busy, "beside": found.beside, **moment}
     asked = Moment(rest_s=rest_s, settle_s=2.0, is_written=lambda: written, **moment)
     return Judge().verdict(found.name, found.shape, found.members, lambda rel: f"{found.base}/{rel}", asked)
 
@@ -89,12 +90,45 @@ def test_the_trainers_marker(tmp_path: Path) -> None:
     assert "optimizer.pt" in judge(path, rest_s=9).missing
 
 
+def test_half_a_marker_is_none(tmp_path: Path) -> None:
+    path = folder(tmp_path / "checkpoint-5", model__safetensors=safetensors(), trainer_state__json=b'{"a": [1, 2')
+    for moment in ({}, {"ended": True}, {"deleted": True}):
+        assert judge(path, rest_s=99, **moment).missing == "the rest of trainer_state.json (it is cut short)"
+
+
+def test_ranks_that_are_still_to_come(tmp_path: Path) -> None:
+    path = folder(tmp_path / "checkpoint-5", trainer_state__json=b"{}", rng_state_0__pth=torch_zip())
+    assert judge(path, rest_s=1, world_size=lambda: 4).missing == "the files of 3 of 4 ranks"
+    assert judge(path, rest_s=2, world_size=lambda: 4).proof == "hf-trainer"
+    assert judge(path, rest_s=1, world_size=lambda: 1).proof == "hf-trainer"
+    assert judge(path, rest_s=1).proof == "hf-trainer"
+
+
+def test_long_pauses_of_frameworks_without_a_sign(tmp_path: Path) -> None:
+    path = folder(tmp_path / "checkpoint_0", model__safetensors=safetensors())
+    assert judge(path, rest_s=29).missing == "it still changes"
+    assert judge(path, rest_s=30).proof == "files"
+    assert judge(path, rest_s=2, is_overtaken=lambda: True).proof == "files"
+    assert judge(path, ended=True, clean_end=True).proof == "files"
+    assert "the job ended while" in judge(path, rest_s=5, ended=True).missing
+
+
+def test_a_copy_is_judged_without_what_lay_beside_it(tmp_path: Path) -> None:
+    path = folder(tmp_path / "global_step5", mp_rank_00_model_states__pt=torch_zip())
+    assert judge(path, rest_s=9).missing == "the name global_step5 in latest (deepspeed)"
+    assert judge(path, rest_s=9, ended=True, is_copy=True).proof == "deepspeed"
+    (tmp_path / "latest").write_text("global_step4")
+    assert not judge(path, rest_s=9, ended=True, is_copy=True).is_whole
+    (tmp_path / "latest").write_text("global_step6")
+    assert judge(path, rest_s=9, ended=True, is_copy=True).proof == "deepspeed"
+
+
 def test_signs_of_writing(tmp_path: Path) -> None:
     path = folder(tmp_path / "checkpoint-5", model__safetensors=safetensors())
     assert judge(path, rest_s=9).proof == "files"
     (path / "checkpoint-is-incomplete.txt").write_text("")
-    assert "is being written" in judge(path, rest_s=9).missing
-    assert "is being written" in judge(path, rest_s=9, ended=True, clean_end=True).missing
+    says = "its end: checkpoint-is-incomplete.txt says that it is being written"
+    assert judge(path, rest_s=9).missing == judge(path, rest_s=9, ended=True, clean_end=True).missing == says
 
 
 def test_the_metadata_of_distributed_checkpoints(tmp_path: Path) -> None:
@@ -124,7 +158,7 @@ def test_shards_counted_from_zero(tmp_path: Path) -> None:
     path = folder(tmp_path / "x", a__json=b"{}")
     for number in (0, 1):
         (path / f"w-{number}-of-2.safetensors").write_bytes(safetensors())
-    assert judge(path, rest_s=9).is_whole or "a shard" in judge(path, rest_s=9).missing
+    assert judge(path, rest_s=9).proof == "files"
 
 
 def test_an_empty_folder_is_nothing_yet(tmp_path: Path) -> None:

@@ -178,6 +178,145 @@ def test_a_file_rewritten_deep_inside_is_noticed(watch: Watch) -> None:
     assert watch.settle() == ["checkpoint-5: files"]
 
 
+def test_a_folder_whose_only_file_grows_is_one_checkpoint(watch: Watch) -> None:
+    path = watch.write("step-5/__0_0.distcp", b"1")
+    for _ in range(5):
+        assert watch.turn() == []
+        with open(path, "ab") as file:
+            file.write(b"more")
+    watch.write("step-5/.metadata", b"__0_0.distcp")
+    assert watch.settle() == ["step-5: torch-dcp"]
+
+
+def test_a_temporary_folder_is_kept_from_the_start_and_renamed(watch: Watch) -> None:
+    folder = watch.write("tmp-checkpoint-5/model.safetensors", safetensors(1)).parent
+    watch.write("tmp-checkpoint-5/trainer_state.json", b"{}")
+    assert watch.settle(60) == []
+    (candidate,) = watch.tracker.watched
+    assert candidate.is_held
+    folder.rename(watch.root / "checkpoint-5")
+    assert watch.settle() == ["checkpoint-5: hf-trainer"]
+
+
+def test_a_temporary_folder_that_is_deleted_was_no_checkpoint(watch: Watch) -> None:
+    folder = watch.write("tmp-checkpoint-5/model.safetensors", safetensors(1)).parent
+    assert watch.turn() == []
+    shutil.rmtree(folder)
+    assert watch.settle() == []
+    assert list(watch.pins.iterdir()) == []
+    watch.write("tmp-checkpoint-6/model.safetensors", safetensors(1))
+    assert watch.turn() == []
+    says = "tmp-checkpoint-6: !its end: tmp-checkpoint-6 says that it is being written"
+    assert watch.turn(ended=True) == [says]
+
+
+def test_files_of_one_name_are_one_checkpoint(watch: Watch) -> None:
+    watch.write("ckpt-5.data-00000-of-00002", b"d")
+    watch.write("ckpt-5.index", bytes.fromhex("57fb808b247547db"))
+    watch.write("checkpoint", b"model_checkpoint_path")
+    assert watch.settle() == []
+    watch.write("ckpt-5.data-00001-of-00002", b"d")
+    watch.tracker.look()
+    watch.now += 1
+    watch.tracker.look()
+    (decision,) = watch.tracker.decide()
+    assert said(decision) == "ckpt-5: tensorflow"
+    assert decision.candidate.base() == decision.candidate.pin / "files"
+    names = ["ckpt-5.data-00000-of-00002", "ckpt-5.data-00001-of-00002", "ckpt-5.index"]
+    assert sorted(decision.candidate.members) == names
+    for path in watch.root.glob("ckpt-5.*"):
+        path.unlink()
+    assert watch.settle() == []
+
+
+def test_a_group_is_taken_over_by_a_later_agent(watch: Watch) -> None:
+    watch.write("run/ep1-ba5-rank0.pt", safetensors(1))
+    watch.turn()
+    watch.tracker = watch.fresh()
+    assert watch.tracker.recover() == []
+    assert watch.settle() == ["run/ep1-ba5: files"]
+    watch.write("run/ep2-ba9-rank0.pt", safetensors(2))
+    watch.turn()
+    (watch.root / "run" / "ep2-ba9-rank0.pt").unlink()
+    watch.tracker = watch.fresh()
+    watch.tracker.recover()
+    assert sorted(watch.settle()) == ["run/ep1-ba5: files", "run/ep2-ba9: files"]
+
+
+def test_a_text_file_beside_it_must_name_it(watch: Watch) -> None:
+    watch.write("global_step5/mp_rank_00_model_states.pt", safetensors(1))
+    assert watch.settle(60) == []
+    watch.write("latest", b"global_step4")
+    assert watch.settle() == []
+    watch.write("latest", b"global_step5")
+    assert watch.turn() == []  # when it came, the files had been looked at for the last time before
+    assert watch.settle(1) == ["global_step5: deepspeed"]
+
+
+def test_one_that_was_named_before_it_was_deleted(watch: Watch) -> None:
+    folder = watch.write("global_step5/mp_rank_00_model_states.pt", safetensors(1)).parent
+    watch.turn()
+    watch.write("latest", b"global_step5")
+    shutil.rmtree(folder)
+    assert watch.settle(1) == ["global_step5: deepspeed"]
+
+
+def test_a_late_rank_is_waited_for_when_the_last_one_had_it(watch: Watch) -> None:
+    for step in (5, 6):
+        for rank in (0, 1):
+            watch.write(f"checkpoint-{step}/rng_state_{rank}.pth", safetensors(rank))
+        watch.write(f"checkpoint-{step}/trainer_state.json", b"{}")
+        assert watch.settle(1) == [f"checkpoint-{step}: hf-trainer"]
+    watch.write("checkpoint-7/rng_state_0.pth", safetensors(0))
+    watch.write("checkpoint-7/trainer_state.json", b"{}")
+    assert watch.settle(1.5) == []
+    watch.write("checkpoint-7/rng_state_1.pth", safetensors(1))
+    assert watch.settle(1) == ["checkpoint-7: hf-trainer"]
+    watch.write("checkpoint-8/rng_state_0.pth", safetensors(0))
+    watch.write("checkpoint-8/trainer_state.json", b"{}")
+    assert watch.settle() == ["checkpoint-8: hf-trainer"]
+
+
+def test_without_a_sign_the_last_one_tells_what_to_wait_for(watch: Watch) -> None:
+    watch.write("state_1/model.safetensors", safetensors(1))
+    watch.write("state_1/optimizer.safetensors", safetensors(2))
+    assert watch.settle() == ["state_1: files"]
+    watch.write("state_2/model.safetensors", safetensors(3))
+    assert watch.settle(25) == []
+    watch.write("state_3/model.safetensors", safetensors(3))  # one after the other: the second is done by now
+    assert watch.settle() == ["state_2: files", "state_3: files"]
+
+
+def test_what_the_last_one_had_is_missing_when_the_job_is_killed(watch: Watch) -> None:
+    watch.write("state_1/model.safetensors", safetensors(1))
+    watch.write("state_1/optimizer.safetensors", safetensors(2))
+    assert watch.settle() == ["state_1: files"]
+    watch.write("state_2/model.safetensors", safetensors(3))
+    watch.settle()
+    assert watch.turn(ended=True) == ["state_2: !optimizer.safetensors, as state_1 had"]
+
+
+def test_an_edit_of_a_finished_one_needs_no_second_sign(watch: Watch) -> None:
+    watch.write("checkpoint-5/model.safetensors", safetensors(1))
+    config = watch.write("checkpoint-5/config.json", b"{}")
+    watch.write("checkpoint-5/trainer_state.json", b"{}")
+    watch.turn()
+    config.write_bytes(b"[]")
+    assert watch.settle(25) == []
+    assert watch.settle(10) == ["checkpoint-5: hf-trainer"]
+
+
+def test_an_earlier_one_that_vanishes_comes_first(watch: Watch) -> None:
+    watch.write("checkpoint-5/trainer_state.json", b"{}")
+    watch.turn()
+    watch.write("checkpoint-6/trainer_state.json", b"{}")
+    watch.turn()
+    shutil.rmtree(watch.root / "checkpoint-5")
+    assert watch.turn(0.2) == []
+    assert watch.turn(0.2) == []
+    assert watch.turn(0.2) == ["checkpoint-5: hf-trainer", "checkpoint-6: hf-trainer"]
+
+
 def test_loose_files_become_final(watch: Watch) -> None:
     watch.write("model.safetensors", safetensors(1))
     watch.turn()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpu_train_cas.chunking import Extent, Span, extents
@@ -35,8 +35,7 @@ _Key = tuple[str, str, tuple[int, ...]]
 _RunKey = tuple[tuple[str, str, tuple[int, ...], int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Bases:
+class Bases(NamedTuple):
     """Where a writer looks for blocks to take deltas against.
 
     Attributes:
@@ -48,7 +47,7 @@ class Bases:
     """
 
     roots: Sequence[Entry] = ()
-    depths: Mapping[TensorClass, int] = field(default_factory=dict)
+    depths: Mapping[TensorClass, int] = MappingProxyType({})
     originals: Sequence[Original] = ()
 
 

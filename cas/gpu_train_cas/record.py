@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 import msgpack
 
@@ -15,8 +15,7 @@ from gpu_train_cas.tree import Entry
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What was committed, by whom, when, and the directory it names (cas/spec/blocks.md, Records).
 
     Attributes:
@@ -33,7 +32,7 @@ class Record:
     name: str
     created_ns: int
     root: Entry
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = MappingProxyType({})
 
     def encode(self) -> tuple[Digest, bytes]:
         """The record's name and bytes."""

@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import click
@@ -38,8 +38,7 @@ class Column(NamedTuple):
     wrap: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(NamedTuple):
     """Rows under a name; `head` stands beside them in JSON, `empty` is said when there are none."""
 
     name: str
@@ -47,7 +46,7 @@ class Listing:
     rows: Sequence[Row]
     identity: Callable[[Row], str]
     empty: str
-    head: Mapping[str, object] = field(default_factory=dict)
+    head: Mapping[str, object] = MappingProxyType({})
 
 
 class Details(NamedTuple):

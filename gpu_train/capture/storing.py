@@ -8,8 +8,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpu_train.base import bases_for, classes_of, pattern_of
@@ -26,8 +27,7 @@ TRAINER_STATE_LIMIT_BYTES = 256 << 20
 _NO_METRICS = ("step", "epoch")
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A checkpoint that is ready to be stored.
 
     Attributes:
@@ -50,8 +50,8 @@ class Finished:
     state: str = VERIFIED
     source: str = ""
     step: int | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = MappingProxyType({})
+    tags: Mapping[str, str] = MappingProxyType({})
 
     @property
     def fingerprint(self) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gpu_train_cas.formats import pickle
@@ -58,7 +57,7 @@ def read_items(source: Source) -> Items:
 def named(layout: Layout, items: Sequence[Item]) -> Layout:
     """The layout of a `.distcp` file with its tensors called by the names of the items that they lie in."""
     starts = [item.offset for item in items]
-    return replace(layout, tensors=tuple(_named(tensor, items, starts) for tensor in layout.tensors))
+    return layout._replace(tensors=tuple(_named(tensor, items, starts) for tensor in layout.tensors))
 
 
 def _named(tensor: Tensor, items: Sequence[Item], starts: Sequence[int]) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Self
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
 from gpu_train_cas.errors import Damaged, NotFound
 from gpu_train_cas.formats.tensor import Tensor
@@ -25,8 +25,7 @@ class UnknownFormat(NotFound):
     """The file is no container that we know; nothing says that it is damaged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """A container's tensors.
 
     Attributes:
@@ -37,7 +36,7 @@ class Layout:
 
     format: str
     tensors: tuple[Tensor, ...]
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def build(

@@ -34,6 +34,9 @@ FRAME_LESS_BYTES = _HEAD.size + _FOOTER.size
 """What a pack takes besides its frames and their index entries."""
 
 _SYNC_STEP_BYTES = 32 << 20
+_LITTLE_BYTES = 1 << 20
+"""Fewer bytes than this are left to `seal`: one more sync takes longer than writing them in the same one."""
+
 _SCAN_BYTES = 8 << 20
 
 
@@ -104,6 +107,8 @@ class PackWriter:
 
     def sync(self) -> None:
         """Push what was added so far to the disk, so that a later `seal` has little left to do."""
+        if self._unsynced < _LITTLE_BYTES:
+            return
         with mapped_os_errors(f"writing {self.path}"):
             os.fdatasync(self._fd)
         self._unsynced = 0

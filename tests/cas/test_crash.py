@@ -27,7 +27,7 @@ KIT = Path(__file__).parents[1] / "kit"
 NAMES = {"rename": "?rename,?renameat,?renameat2", "unlink": "?unlink,?unlinkat", "renameat": "?renameat,?renameat2"}
 """What strace calls them, on any architecture."""
 
-INGEST = {"writev": 80, "pwrite64": 40, "fsync": 25, "fdatasync": 15, "write": 20, "rename": 20, "unlink": 10}
+INGEST = {"writev": 80, "pwrite64": 40, "fsync": 25, "fdatasync": 10, "write": 20, "rename": 20, "unlink": 10}
 """How many points of each an ingest must have at least: together more than two hundred."""
 
 OTHERS = {"rows": ("writev", "rename", "fdatasync"), "gc": ("writev", "unlink", "rename", "fdatasync"),

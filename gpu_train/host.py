@@ -20,12 +20,14 @@ _ASK_PYTHON = """
 import importlib.metadata, json, platform, sys
 packages = {}
 for d in importlib.metadata.distributions():
-    name = d.metadata["Name"]
-    if name: packages.setdefault(name, d.version)
+    text = d.read_text("METADATA") or d.read_text("PKG-INFO") or ""
+    head = dict(line.split(": ", 1) for line in text.partition("\\n\\n")[0].splitlines() if ": " in line)
+    if head.get("Name"): packages.setdefault(head["Name"], head.get("Version"))
 print(json.dumps({"python": platform.python_version(), "implementation": platform.python_implementation(),
                   "executable": sys.executable,
                   "packages": dict(sorted(packages.items(), key=lambda i: i[0].lower()))}))
 """
+"""Reads the heads of the files itself: `d.metadata` and `d.version` each parse all of a file as an e-mail."""
 
 
 def host_facts() -> dict[str, Any]:

@@ -22,11 +22,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +51,11 @@ class Call:
 
 
 def write_checkpoint(folder: Path, step: int) -> Path:
-    """A checkpoint of 100 KB whose bytes depend on the step."""
+    """A checkpoint of 100 KB of weights, others for each step."""
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
-    data = (b"%08d" % step) * 12_500
+    normal = random.Random(step).gauss
+    data = array("f", (normal(0, 0.02) for _ in range(25_000))).tobytes()
     header = json.dumps({"w": {"dtype": "F32", "shape": [25_000], "data_offsets": [0, len(data)]}}).encode()
     (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
     (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))

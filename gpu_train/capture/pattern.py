@@ -67,10 +67,6 @@ class Pattern:
         regex = re.compile("".join(known.get(t) or _translated(t, None) for t in self._tokens), re.DOTALL)
         return next((name for name in sorted(names) if regex.fullmatch(name)), "")
 
-    def expression(self) -> str:
-        """As a regular expression for use within a larger one; its named parts stand for anything that they could."""
-        return "(?s:" + "".join(_translated(token, None) for token in self._tokens) + ")"
-
 
 @cache
 def pattern(text: str) -> Pattern:
@@ -83,13 +79,17 @@ def pattern(text: str) -> Pattern:
 
 
 def any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """One expression that matches what any of the patterns does; nothing without a pattern."""
+    """One expression that matches what any of the patterns does; nothing without a pattern.
+
+    A named part stands for anything that it could. No pattern is compiled for itself.
+    """
     return _any_of(tuple(texts))
 
 
 @cache
 def _any_of(texts: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(pattern(text).expression() for text in texts) or r"(?!)")
+    each = ("".join(_translated(token, None) for token in _tokens(text)) for text in texts)
+    return re.compile("|".join(each) or r"(?!)", re.DOTALL)
 
 
 def occurrences(wanted: Pattern, paths: Iterable[str]) -> Iterator[tuple[str, Parts]]:

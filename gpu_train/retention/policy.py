@@ -10,9 +10,8 @@ policy applied twice says the same. None reads a clock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpu_train.duration import duration_text
 from gpu_train.tables.checkpoint import Checkpoint, mode_of
@@ -30,8 +29,7 @@ class Policy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class LatestN:
+class LatestN(NamedTuple):
     """The last `n` by the order in which they were stored."""
 
     n: int
@@ -42,8 +40,7 @@ class LatestN:
         return {c.seq: f"among the latest {self.n}" for c in newest}
 
 
-@dataclass(frozen=True, slots=True)
-class BestN:
+class BestN(NamedTuple):
     """The `n` with the best metric, of equals the newest; `mode` is "min" or "max", "" goes by the metric's name.
 
     A value may come later than its checkpoint: one without it is preserved while none that was stored after it has a
@@ -67,8 +64,7 @@ class BestN:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class EveryNSteps:
+class EveryNSteps(NamedTuple):
     """Those whose step is a multiple of `n`; of several contents of one name at one step the newest."""
 
     n: int
@@ -82,8 +78,7 @@ class EveryNSteps:
         return {c.seq: f"its step is a multiple of {self.n}" for c in newest.values()}
 
 
-@dataclass(frozen=True, slots=True)
-class EveryNSeconds:
+class EveryNSeconds(NamedTuple):
     """The first one, and each that was made at least `seconds` after the last that this preserves."""
 
     seconds: float
@@ -99,8 +94,7 @@ class EveryNSeconds:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class LatestDuration:
+class LatestDuration(NamedTuple):
     """Those that were made within `seconds` of the newest."""
 
     seconds: float
@@ -112,8 +106,7 @@ class LatestDuration:
         return {c.seq: f"within {duration_text(self.seconds)} of the newest" for c in recent}
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf:
+class AnyOf(NamedTuple):
     """What any of several policies preserves, with the reason of the first that does."""
 
     policies: tuple[Policy, ...]

@@ -110,7 +110,7 @@ class Agent:
         finished = Finished(
             self._job.id, candidate.name, candidate.base(), candidate.found.shape, dict(candidate.members),
             verdict.proof or verdict.missing, VERIFIED if verdict.is_whole else INCOMPLETE, candidate.found.path,
-            commit.step, commit.metrics, commit.tags,
+            commit.step, commit.metrics, commit.tags, candidate.earlier if candidate.completes_earlier else {},
         )  # fmt: skip
         if finished.proof != EXPLICIT and self._ledger.is_known(finished):
             candidate.discard()

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
 
-from gpu_train.capture.finder import FILE, FOLDER, GROUP, LOOSE, Found, Member, look_inside
+from gpu_train.capture.finder import FILE, FOLDER, GROUP, LOOSE, Found, Member, look_inside, member_at
 from gpu_train.capture.pin import like, link_file
 from gpu_train_cas.errors import SourceChanged
 
@@ -196,6 +196,11 @@ class Candidate:
         if self.found.shape != FILE:
             self._dress()
         return self.pin / FILES
+
+    @property
+    def is_as_seen(self) -> bool:
+        """Whether none of its files has changed since they were looked at."""
+        return all(member_at(self.path_of(rel)) == member for rel, member in self.members.items() if member.is_file)
 
     def check(self, base: Path) -> None:
         """Make sure that what lies below `base` still is what was judged.

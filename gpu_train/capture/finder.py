@@ -206,7 +206,7 @@ class _Look:
             yield Found(prefix + name, f"{path}/{name}", GROUP, members, (0, 0), 0, busy, beside)
         grouped = {file for files in groups.values() for file in files}
         for name in sorted(single_files(listing.files - within.keys() - grouped)):
-            member = _member(f"{path}/{name}")
+            member = member_at(f"{path}/{name}")
             if member is not None:
                 busy = self._rules.writing_beside(name, listing.names)
                 inode = (member.dev, member.ino)
@@ -276,7 +276,7 @@ def _walk(path: str, prefix: str, members: dict[str, Member], depth: int, rules:
                     continue
                 if entry.name.startswith(_LEFT_BY_NFS) or entry.name.endswith(_LOCKS):
                     continue
-                member = _member(entry.path)
+                member = member_at(entry.path)
                 if member is None or not (member.is_file or member.is_folder or stat.S_ISLNK(member.mode)):
                     continue
                 members[prefix + entry.name] = member
@@ -295,10 +295,11 @@ def _first(names: Collection[str], rules: Rulebook) -> str:
 
 
 def _members(folder: str, names: Collection[str]) -> dict[str, Member]:
-    return {name: m for name in sorted(names) if (m := _member(f"{folder}/{name}")) is not None}
+    return {name: m for name in sorted(names) if (m := member_at(f"{folder}/{name}")) is not None}
 
 
-def _member(path: str) -> Member | None:
+def member_at(path: str) -> Member | None:
+    """What lies at a path; None when nothing does."""
     try:
         return Member.of(os.stat(path, follow_symlinks=False))
     except OSError:

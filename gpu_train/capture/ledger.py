@@ -52,9 +52,12 @@ class Ledger:
     def stored(self, finished: Finished, stored: Stored) -> None:
         """Tell of a checkpoint whose row has been committed."""
         self._known.add((finished.name, finished.fingerprint))
+        row = stored.checkpoint
+        if stored.late_files:
+            files = f"{stored.late_files} file" + "s" * (stored.late_files > 1)
+            self.event("completed", f"{row.name} got {files} more", name=row.name, late_files=stored.late_files)
         if not stored.is_new:
             return
-        row = stored.checkpoint
         step = "" if row.step is None else f", step {row.step}"
         size = f"{row.size_bytes / MIB:.1f} MiB, {stored.new_bytes / MIB:.1f} MiB new"
         kind, text = "captured", f"captured {row.name}{step} ({size}; {row.proof})"

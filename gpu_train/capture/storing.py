@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from gpu_train.base import bases_for, classes_of, pattern_of
 from gpu_train.capture.finder import FILE, Member
+from gpu_train.capture.judge import EXPLICIT
 from gpu_train.step import split_version, step_of, with_version
 from gpu_train.tables.checkpoint import VERIFIED, Checkpoint
 from gpu_train.tables.metric import Known, Metric
@@ -39,6 +40,7 @@ class Finished(NamedTuple):
         state: verified or incomplete.
         source: where the trainer had it.
         step, metrics, tags: what was said of it explicitly; they win over what is read from it.
+        earlier: what had been handed over under its name before, when it is all of that and some more.
     """
 
     job_id: str
@@ -52,6 +54,7 @@ class Finished(NamedTuple):
     step: int | None = None
     metrics: Mapping[str, float] = MappingProxyType({})
     tags: Mapping[str, str] = MappingProxyType({})
+    earlier: Mapping[str, Member] = MappingProxyType({})
 
     @property
     def fingerprint(self) -> str:
@@ -75,12 +78,16 @@ def fingerprint_of(members: Mapping[str, Member]) -> str:
 
 
 class Stored(NamedTuple):
-    """What came of it: the ledger row, whether it is new, how many of its bytes were; or that it was in the trash."""
+    """What came of it: the ledger row, whether it is new, how many of its bytes were; or that it was in the trash.
+
+    `late_files` is how many files were added to a checkpoint that was there.
+    """
 
     checkpoint: Checkpoint
     is_new: bool
     new_bytes: int
     brought_back: bool = False
+    late_files: int = 0
 
 
 class History:
@@ -127,9 +134,10 @@ def store_checkpoint(
     """Store a checkpoint and commit its record, its row and the metrics it tells of together.
 
     The same content under the same name as the newest version is no new checkpoint; what was said of
-    it explicitly is noted on the row that is there, and out of the trash it comes back. `check` is called when all
-    has been read and may raise SourceChanged, by which nothing is committed. `progress` is told how far the reading
-    is. What `also` writes is committed with it.
+    it explicitly is noted on the row that is there, and out of the trash it comes back. The newest version and some
+    files more, which came late, is no new one either: the row that is there gets the new record. `check` is called
+    when all has been read and may raise SourceChanged, by which nothing is committed. `progress` is told how far the
+    reading is. What `also` writes is committed with it.
 
     Raises:
         SourceChanged: when a file changed while it was read; try again later.
@@ -162,10 +170,10 @@ def store_checkpoint(
                 tags=dict(finished.tags), source=finished.source, fingerprint=finished.fingerprint,
                 pattern=pattern, classes=classes_of(added),
             )  # fmt: skip
-            return _commit(workspace, txn, row, added)
+            return _commit(workspace, txn, row, added, finished)
 
 
-def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Added) -> Stored:
+def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Added, finished: Finished) -> Stored:
     """Enter the row, or improve the one that has the same content."""
     newest, twin = _newest_and_whole(workspace.checkpoints.newest_versions_in(txn.txn, row.job_id, row.name))
     if twin is not None and twin.identity == added.root.identity:
@@ -177,14 +185,45 @@ def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Adde
         back = _brought_back(workspace, txn, merged)
         if back is not None:
             return Stored(back, False, 0, brought_back=True)
-    name = next_version(row.name, newest)
+    late = newest is not None and _is_completed_by(newest, row, finished)
+    name = newest.name if newest is not None and late else next_version(row.name, newest)
     meta: dict[str, Any] = {
         "step": row.step, "state": row.state, "proof": row.proof, "metrics": dict(row.metrics), "tags": dict(row.tags),
         "committed_ns": row.committed_ns, "source": row.source,
     }  # fmt: skip
     record = txn.put_record(Record("checkpoint", row.job_id, name, row.created_ns, added.root, meta))
     row = replace(row, name=name, record=record, identity=added.root.identity)
+    if newest is not None and late:
+        return _completed(workspace, txn, newest, row, added)
     return Stored(workspace.checkpoints.add_in(txn, row), True, added.new_bytes)
+
+
+def _is_completed_by(old: Checkpoint, new: Checkpoint, finished: Finished) -> bool:
+    """Whether what was stored is what is there now without some files that came late, as those of a slow rank do.
+
+    After a restart nobody remembers what was handed over before; then what is no newer than the stored one is tried.
+    """
+    if new.state != VERIFIED or old.record is None or old.removed_ns is not None or old.step != new.step:
+        return False
+    if old.proof == new.proof == EXPLICIT:
+        return False  # whoever says it twice means two
+    known = {rel: m for rel, m in finished.members.items() if m.is_folder or m.mtime_ns <= old.created_ns}
+    subsets = [part for part in (finished.earlier, known) if 0 < len(part) < len(finished.members)]
+    return any(fingerprint_of(part) == old.fingerprint for part in subsets)
+
+
+def _completed(workspace: Workspace, txn: Transaction, old: Checkpoint, new: Checkpoint, added: Added) -> Stored:
+    """Give the row that is there the content with its late files; its place in the order stays."""
+    assert old.record is not None
+    row = replace(
+        _merged(old, new), record=new.record, identity=new.identity, created_ns=new.created_ns, files=new.files,
+        size_bytes=new.size_bytes, stored_bytes=old.stored_bytes + added.stored_bytes, pattern=new.pattern,
+        classes=old.classes or new.classes,
+    )  # fmt: skip
+    workspace.checkpoints.put_in(txn, row)
+    if old.record != new.record:
+        txn.trash(old.record, time.time_ns())
+    return Stored(row, False, added.new_bytes, late_files=new.files - old.files)
 
 
 def _brought_back(workspace: Workspace, txn: Transaction, removed: Checkpoint) -> Checkpoint | None:
@@ -216,7 +255,7 @@ def _merged(old: Checkpoint, new: Checkpoint) -> Checkpoint:
     Without a step, what else the job has reported by now is no word about the checkpoint.
     """
     later = new.metrics if new.step is not None else {}
-    better = new.state == VERIFIED and (old.state != VERIFIED or new.own_metrics or new.proof == "explicit")
+    better = new.state == VERIFIED and (old.state != VERIFIED or new.own_metrics or new.proof == EXPLICIT)
     return replace(
         old,
         state=VERIFIED if new.state == VERIFIED else old.state,

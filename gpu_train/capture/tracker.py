@@ -297,8 +297,8 @@ class Tracker:
         )
         if deleted and candidate.missed:
             verdict = Verdict(missing=f"{min(candidate.missed)}, deleted before it could be kept")
-        if not verdict.is_whole and not (deleted or ended):
-            return None
+        if not (deleted or ended) and not (verdict.is_whole and candidate.is_as_seen):
+            return None  # it is not whole, or was written to between the look and the question who writes
         self._hand_over(candidate)
         return Decision(candidate, verdict)
 

@@ -118,8 +118,9 @@ class Checkpoints:
     def resolve(self, ref: Ref | str) -> tuple[Checkpoint, str]:
         """The checkpoint that a ref names, and the path inside it.
 
-        A plain name is the newest content seen under it, `NAME~1` the first. `step:` is the newest
-        verified one at that step. A ref without a checkpoint is the latest.
+        A plain name is the newest whole content seen under it, the newest incomplete one only when none was
+        whole; `NAME~1` is the first. `step:` is the newest verified one at that step. A ref without a checkpoint is
+        the latest.
 
         Raises:
             NotFound: when the job or the checkpoint is not there, naming what is near.
@@ -271,7 +272,7 @@ def _match(rows: CheckpointRows, txn: Txn, job_id: str, text: str) -> tuple[Chec
             exact = [c for c in versions if c.name == name]
             chosen = exact or ([c for c in versions if c.name == base] if version == 1 else [])
         else:
-            chosen = [c for c in versions if c.state != GONE] or versions
+            chosen = sorted(versions, key=lambda c: (VERIFIED, INCOMPLETE, GONE).index(c.state))
         if chosen:
             return chosen[0], path
     return None

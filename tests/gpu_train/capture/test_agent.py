@@ -102,6 +102,63 @@ def test_a_marker_completes_it_while_the_job_runs(launch, home, eventually) -> N
     assert set(content(home, rows(home, run.job_id)[0])) == {".metadata", "__0_0.distcp", "__1_0.distcp"}
 
 
+def test_the_file_of_a_slow_rank_completes_the_checkpoint(launch, home, eventually) -> None:
+    run = launch.script("""
+        from writing import OUT, torch_zip, wait_for_file
+        for step in (1, 2):
+            folder = OUT / f"checkpoint-{step}"
+            folder.mkdir()
+            (folder / "rng_state_0.pth").write_bytes(torch_zip(step))
+            (folder / "trainer_state.json").write_text("{}")
+            wait_for_file(f"captured-{step}")
+        (OUT / "checkpoint-1" / "rng_state_1.pth").write_bytes(torch_zip(3))
+        wait_for_file("end")
+    """)
+    for step in (1, 2):
+        eventually(lambda step=step: len(rows(home, run.job_id)) == step, "the capture")
+        (launch.cwd / f"captured-{step}").touch()
+    eventually(lambda: rows(home, run.job_id)[0].files == 3, "the late file")
+    (launch.cwd / "end").touch()
+    assert run.finish()[0] == 0
+    assert states(home, run.job_id) == [
+        ("checkpoint-1", "verified", "hf-trainer"), ("checkpoint-2", "verified", "hf-trainer"),
+    ]  # fmt: skip
+    assert set(content(home, rows(home, run.job_id)[0])) == {"rng_state_0.pth", "rng_state_1.pth", "trainer_state.json"}
+    assert "completed" in event_kinds(home, run.job_id)
+    with Workspace.open(home) as workspace:
+        latest = workspace.checkpoints.latest(run.job_id)
+    assert latest is not None
+    assert latest.name == "checkpoint-2"
+
+
+def test_rules_of_the_project(launch, home, eventually) -> None:
+    (launch.cwd / "gpu-train.toml").write_text("""
+        [[capture.rules]]
+        name = "mine"
+        names = ["snap-*"]
+        complete = ["END"]
+        temporary = ["{name}.saving"]
+    """)
+    run = launch.script("""
+        import os
+        from writing import OUT, safetensors, wait_for_file
+        for name in ("snap-1", "snap-2"):
+            (OUT / f"{name}.saving").mkdir()
+            (OUT / f"{name}.saving" / "w.safetensors").write_bytes(safetensors(1))
+        os.rename(OUT / "snap-1.saving", OUT / "snap-1")
+        print("written", flush=True)
+        wait_for_file("go-on")
+        (OUT / "snap-1" / "END").write_text("")
+    """)
+    assert run.process.stdout.readline() == b"written\n"
+    (launch.cwd / "go-on").touch()
+    assert run.finish()[0] == 0
+    assert sorted(states(home, run.job_id)) == [
+        ("snap-1", "verified", "mine"),
+        ("snap-2.saving", "incomplete", "its end: snap-2.saving says that it is being written"),
+    ]
+
+
 def test_an_open_file_is_not_taken(launch, home, eventually) -> None:
     run = launch.script("""
         from writing import OUT, is_pinned, wait_for, wait_for_file

@@ -317,6 +317,16 @@ def test_an_earlier_one_that_vanishes_comes_first(watch: Watch) -> None:
     assert watch.turn(0.2) == ["checkpoint-5: hf-trainer", "checkpoint-6: hf-trainer"]
 
 
+def test_one_that_is_written_to_after_the_look_is_not_taken(watch: Watch) -> None:
+    path = watch.write("w.pkl", b"half")
+    watch.settle(1.9)
+    watch.now += 0.2
+    watch.tracker.look()
+    path.write_bytes(b"half and half")
+    assert watch.tracker.decide() == []
+    assert watch.settle() == ["w.pkl: quiet"]
+
+
 def test_loose_files_become_final(watch: Watch) -> None:
     watch.write("model.safetensors", safetensors(1))
     watch.turn()

@@ -64,6 +64,18 @@ def test_names_and_paths(workspace: Workspace) -> None:
         resolve("train@checkpoint-5")
 
 
+def test_a_plain_name_is_the_newest_whole_content(workspace: Workspace) -> None:
+    half = add(workspace, "checkpoint-5", state="incomplete")
+    resolve = workspace.checkpoints.resolve
+    assert resolve("train@checkpoint-5")[0] == half
+    whole = add(workspace, "checkpoint-5~2")
+    again = add(workspace, "checkpoint-5~3", state="incomplete")
+    add(workspace, "checkpoint-5~4", state="gone")
+    assert resolve("train@checkpoint-5/w.bin") == (whole, "w.bin")
+    assert resolve("train@checkpoint-5~3")[0] == again
+    assert resolve("train@checkpoint-5~1")[0] == half
+
+
 def test_versions(workspace: Workspace) -> None:
     first, second = add(workspace, "ckpt.pt"), add(workspace, "ckpt.pt~2")
     add(workspace, "ckpt.pt~3", state="gone")

@@ -23,45 +23,48 @@
 INLINE vec base_at(const uint8_t *base, size_t offset) { return base ? load(base + offset) : _mm256_setzero_si256(); }
 
 /* 64 differences as eight vectors of 32-bit lanes. */
-INLINE void differences64(const uint8_t *data, const uint8_t *base, int width, vec *z)
+INLINE void differences64(const uint8_t *data, const uint8_t *base, int width, difference_t *d)
 {
     for (size_t j = 0; j < 2 * (size_t)width; j++) {
         vec x = load(data + 32 * j), y = base_at(base, 32 * j);
         if (width == 4) {
-            z[j] = difference32(x, y);
+            d[j] = difference32(x, y);
             continue;
         }
-        vec d = difference16(x, y);
-        z[2 * j] = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(d));
-        z[2 * j + 1] = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(d, 1));
+        difference_t both = difference16(x, y);
+        for (size_t h = 0; h < 2; h++) {
+            __m128i half = h ? _mm256_extracti128_si256(both.half, 1) : _mm256_castsi256_si128(both.half);
+            __m128i odd = h ? _mm256_extracti128_si256(both.odd, 1) : _mm256_castsi256_si128(both.odd);
+            d[2 * j + h] = (difference_t){_mm256_cvtepu16_epi32(half), _mm256_cvtepi16_epi32(odd)};
+        }
     }
 }
 
-INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+INLINE void tokens_make_with(const block_t *b, size_t count, int width, unsigned top,
                              uint8_t *tokens, raw_writer_t *stream)
 {
     raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width;
-    const uint8_t *data = b->data + at * step, *base = b->base ? b->base + at * step : NULL;
-    vec z[8];
+    const uint8_t *data = b->data, *base = b->base;
+    difference_t d[8];
     for (; i + LANES <= count; i += LANES) {
-        differences64(data + i * step, base ? base + i * step : NULL, width, z);
-        tokens64(z, width == 4, top, tokens + i, &local);
+        differences64(data + i * step, base ? base + i * step : NULL, width, d);
+        tokens64(d, width == 4, top, tokens + i, &local);
     }
     if (i < count) {
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
         memcpy(x, data + i * step, (count - i) * step);
         if (base)
             memcpy(y, base + i * step, (count - i) * step);
-        differences64(x, y, width, z);
-        tokens64(z, width == 4, top, tokens + i, &local);
+        differences64(x, y, width, d);
+        tokens64(d, width == 4, top, tokens + i, &local);
     }
     *stream = local;
 }
 
-static int fast_tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
+static int fast_tokens_make(const block_t *b, size_t count, uint8_t *tokens, raw_writer_t *w)
 {
-#define CALL(W, T) tokens_make_with(b, at, count, W, T, tokens, w)
+#define CALL(W, T) tokens_make_with(b, count, W, T, tokens, w)
     FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return 0;
@@ -71,62 +74,65 @@ INLINE void tokens_undo_group(const uint8_t *tokens, const beside_t *beside, siz
                               unsigned top, uint8_t *out)
 {
     for (size_t h = 0; h < 2; h++) {
-        vec z[4];
+        difference_t d[4];
         if (width == 2)
-            untokens16(tokens, beside, at + 32 * h, top, z);
+            untokens16(tokens + 32 * h, beside, at + 32 * h, top, d);
         else
-            untokens32(tokens, beside, at + 32 * h, top, z);
+            untokens32(tokens + 32 * h, beside, at + 32 * h, top, d);
         for (size_t j = 0; j < (size_t)width; j++) {
             size_t offset = 32 * (h * (size_t)width + j);
             vec y = base_at(base, offset);
-            store(out + offset, width == 2 ? undo16(z[j], y) : undo32(z[j], y));
+            store(out + offset, width == 2 ? undo16(d[j], y) : undo32(d[j], y));
         }
     }
 }
 
 /* `tokens` has room for whole groups. */
-INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+INLINE int tokens_undo_with(const block_t *b, size_t count, int width, unsigned top,
                             uint8_t *tokens, raw_reader_t *stream, uint8_t *out)
 {
     raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
-    size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
-    const uint8_t *base = b->base ? b->base + at * step : NULL;
+    size_t step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
+    const uint8_t *base = b->base;
     beside_t beside;
     memset(tokens + count, 0, padded - count);
-    if (!beside_get(tokens, padded, width, top, &local, &beside))
-        return 0;
-    for (; i + LANES <= count; i += LANES)
-        tokens_undo_group(tokens, &beside, i, base ? base + i * step : NULL, width, top, out + i * step);
-    if (i < count) {
+    for (size_t i = 0; i < count; i += LANES) {
         uint8_t x[4 * LANES], y[4 * LANES] = {0};
-        if (base)
+        bool whole = i + LANES <= count;
+        if (i % PART == 0 &&
+            !beside_get(tokens + i, padded - i < PART ? padded - i : PART, width, top, &local, &beside))
+            return 0;
+        if (!whole && base)
             memcpy(y, base + i * step, (count - i) * step);
-        tokens_undo_group(tokens, &beside, i, y, width, top, x);
-        memcpy(out + i * step, x, (count - i) * step);
+        tokens_undo_group(tokens + i, &beside, i % PART, !base ? NULL : whole ? base + i * step : y, width, top,
+                          whole ? out + i * step : x);
+        if (!whole)
+            memcpy(out + i * step, x, (count - i) * step);
     }
     *stream = local;
     return 1;
 }
 
-static int fast_tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
+static int fast_tokens_undo(const block_t *b, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
-#define CALL(W, T) return tokens_undo_with(b, at, count, W, T, tokens, r, out)
+#define CALL(W, T) return tokens_undo_with(b, count, W, T, tokens, r, out)
     FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
 }
 
 /* Differences lie behind each other, with room for whole groups. */
-INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *stream)
+INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens,
+                             raw_writer_t *stream)
 {
     raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
     memset(values + count * step, 0, LANES * step);
     for (size_t i = 0; i < count; i += LANES) {
-        vec z[8];
+        difference_t d[8];
         for (size_t j = 0; j < 8; j++)
-            z[j] = width == 4 ? load(values + i * step + 32 * j) : widen16(values + i * step + 16 * j);
-        tokens64(z, width == 4, top, tokens + i, &local);
+            d[j] = difference_of(width == 4 ? load(values + i * step + 32 * j) : widen16(values + i * step + 16 * j));
+        tokens64(d, width == 4, top, tokens + i, &local);
     }
     *stream = local;
 }
@@ -139,24 +145,28 @@ static int fast_values_make(uint8_t *values, size_t count, int width, unsigned t
     return 0;
 }
 
-INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *stream, uint8_t *values)
+INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *stream,
+                            uint8_t *values)
 {
     raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
     beside_t beside;
     memset(tokens + count, 0, LANES);
-    for (size_t at = 0; at < count; at += CHUNK) {
-        size_t left = (count - at + LANES - 1) / LANES * LANES, chunk = left < CHUNK ? left : CHUNK;
-        if (!beside_get(tokens + at, chunk, width, top, &local, &beside))
+    for (size_t at = 0; at < count; at += PART) {
+        size_t left = (count - at + LANES - 1) / LANES * LANES, part = left < PART ? left : PART;
+        if (!beside_get(tokens + at, part, width, top, &local, &beside))
             return 0;
-        for (size_t i = 0; i < chunk; i += 32) {
-            vec z[4];
+        for (size_t i = 0; i < part; i += 32) {
+            difference_t d[4];
             if (width == 2)
-                untokens16(tokens + at, &beside, i, top, z);
+                untokens16(tokens + at + i, &beside, i, top, d);
             else
-                untokens32(tokens + at, &beside, i, top, z);
-            for (size_t j = 0; j < step; j++)
-                store(values + (at + i) * step + 32 * j, z[j]);
+                untokens32(tokens + at + i, &beside, i, top, d);
+            for (size_t j = 0; j < step; j++) { /* lanes of 16 or 32 bits: none overflows */
+                vec twice = _mm256_add_epi32(d[j].half, d[j].half);
+                twice = width == 2 ? _mm256_sub_epi16(twice, d[j].odd) : _mm256_sub_epi32(twice, d[j].odd);
+                store(values + (at + i) * step + 32 * j, twice);
+            }
         }
     }
     *stream = local;
@@ -172,12 +182,12 @@ static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned t
 }
 
 /* ---- sparse blocks ---- */
-INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t count, int width, unsigned top,
                                   const uint8_t *contexts, uint64_t *flags, uint8_t *kept, uint8_t *values)
 {
     size_t step = (size_t)width, differ = 0;
     for (size_t i = 0; i < count; i += LANES) {
-        const uint8_t *data = b->data + (at + i) * step, *base = b->base && top ? b->base + (at + i) * step : NULL;
+        const uint8_t *data = b->data + i * step, *base = b->base && top ? b->base + i * step : NULL;
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
         uint64_t bits = 0;
         if (i + LANES > count) {
@@ -210,10 +220,10 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
     return (ptrdiff_t)differ;
 }
 
-static ptrdiff_t fast_sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
+static ptrdiff_t fast_sparse_make(const block_t *b, size_t count, const uint8_t *contexts, uint64_t *flags,
                                   uint8_t *kept, uint8_t *values)
 {
-#define CALL(W, T) return sparse_make_with(b, at, count, W, T, contexts, flags, kept, values)
+#define CALL(W, T) return sparse_make_with(b, count, W, T, contexts, flags, kept, values)
     FOR_SPARSE(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
@@ -228,9 +238,9 @@ static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t c
     return differ;
 }
 
-static ptrdiff_t fast_sparse_undo(const block_t *b, size_t at, size_t count, const uint64_t *flags,
+static ptrdiff_t fast_sparse_undo(const block_t *b, size_t count, const uint64_t *flags,
                                   const uint8_t *values, uint8_t *out)
 {
-    (void)b, (void)at, (void)count, (void)flags, (void)values, (void)out;
+    (void)b, (void)count, (void)flags, (void)values, (void)out;
     return UNHANDLED; /* a copy of the base with some elements changed: plain C is as good */
 }

@@ -20,15 +20,14 @@ INLINE vec divide(vec x, vec f, vec *rest)
     return _mm256_add_epi32(q, _mm256_add_epi32(fits, all32(1)));
 }
 
-/* The low words of the lanes whose `full` is -1, in lane order, to end at `p`; shifts those lanes. */
-INLINE uint16_t *words_put(uint16_t *p, vec *x, vec full)
+/* The low words of the lanes whose `keep` is 0, in lane order, to end at `p`; shifts those lanes. */
+INLINE uint16_t *words_put(uint16_t *p, vec *x, vec keep)
 {
-    unsigned mask = signs(full);
-    vec order = widen8(compress_to_end[mask]);
-    vec last = both_of(_mm256_permutevar8x32_epi32(*x, order), all32(0xffff));
-    last = _mm256_permute4x64_epi64(_mm256_packus_epi32(last, last), 0xd8);
-    _mm_storeu_si128((void *)(p - 8), _mm256_castsi256_si128(last));
-    *x = _mm256_blendv_epi8(*x, _mm256_srli_epi32(*x, 16), full);
+    unsigned mask = signs(keep) ^ 255;
+    vec low = both_of(*x, all32(0xffff));
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storeu_si128((void *)(p - 8), _mm_shuffle_epi8(words, _mm_load_si128((const void *)words_to_end[mask])));
+    *x = _mm256_blendv_epi8(_mm256_srli_epi32(*x, 16), *x, keep);
     return p - (unsigned)_mm_popcnt_u32(mask);
 }
 
@@ -36,36 +35,85 @@ INLINE vec words_get(const uint8_t **p, vec x)
 {
     vec empty = _mm256_cmpgt_epi32(all32(STATE_MIN), x);
     unsigned mask = signs(empty);
-    vec words = _mm256_permutevar8x32_epi32(widen16(*p), widen8(expand_from_start[mask]));
+    __m128i words = _mm_loadu_si128((const void *)*p);
+    words = _mm_shuffle_epi8(words, _mm_load_si128((const void *)words_expand[mask]));
     *p += 2 * (unsigned)_mm_popcnt_u32(mask);
-    return _mm256_blendv_epi8(x, either(_mm256_slli_epi32(x, 16), words), empty);
+    return _mm256_blendv_epi8(x, either(_mm256_slli_epi32(x, 16), _mm256_cvtepu16_epi32(words)), empty);
 }
 
 #define EIGHT(step) step(0, 0) step(0, 1) step(1, 0) step(1, 1) step(2, 0) step(2, 1) step(3, 0) step(3, 1)
 #define EIGHT_DOWN(step) step(3, 1) step(3, 0) step(2, 1) step(2, 0) step(1, 1) step(1, 0) step(0, 1) step(0, 0)
 
-INLINE vec gather(vec index, const uint32_t *table)
+/* Eight entries of a table, one by one: the instruction that gathers them takes longer on Zen, and on Intel's
+ * processors since it was mended. */
+INLINE vec eight_of(const uint32_t *table, const size_t *i)
 {
-    return _mm256_i32gather_epi32((const int *)table, index, 4);
+    __m128i low = _mm_cvtsi32_si128((int)table[i[0]]), high = _mm_cvtsi32_si128((int)table[i[4]]);
+    low = _mm_insert_epi32(low, (int)table[i[1]], 1);
+    low = _mm_insert_epi32(low, (int)table[i[2]], 2);
+    low = _mm_insert_epi32(low, (int)table[i[3]], 3);
+    high = _mm_insert_epi32(high, (int)table[i[5]], 1);
+    high = _mm_insert_epi32(high, (int)table[i[6]], 2);
+    high = _mm_insert_epi32(high, (int)table[i[7]], 3);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 }
 
-INLINE uint16_t *symbols_encode_with(const uint8_t *symbols, const uint8_t *groups, size_t count,
-                                     const uint32_t *table, uint16_t *p, states_t *s)
+/* By every fourth place. */
+INLINE vec entries_of(const uint32_t *table, const uint16_t *places)
 {
+    size_t index[8];
+    for (int i = 0; i < 8; i++)
+        index[i] = places[4 * i];
+    return eight_of(table, index);
+}
+
+/* By the 32-bit lanes of `index`. */
+INLINE vec entries_at(const uint32_t *table, vec index)
+{
+    __m128i low = _mm256_castsi256_si128(index), high = _mm256_extracti128_si256(index, 1);
+    uint64_t pairs[4] = {(uint64_t)_mm_cvtsi128_si64(low), (uint64_t)_mm_extract_epi64(low, 1),
+                         (uint64_t)_mm_cvtsi128_si64(high), (uint64_t)_mm_extract_epi64(high, 1)};
+    size_t at[8];
+    for (int i = 0; i < 4; i++) {
+        at[2 * i] = (uint32_t)pairs[i];
+        at[2 * i + 1] = pairs[i] >> 32;
+    }
+    return eight_of(table, at);
+}
+
+enum { PLACED = 1024 }; /* symbols whose places in the tables are found at a time */
+
+/* 256 * group + symbol of each. */
+INLINE void places_of(const uint8_t *symbols, const uint8_t *groups, size_t count, uint16_t *places)
+{
+    for (size_t i = 0; i < count; i += 32) {
+        vec s = load(symbols + i), g = groups ? load(groups + i) : _mm256_setzero_si256();
+        vec low = _mm256_unpacklo_epi8(s, g), high = _mm256_unpackhi_epi8(s, g);
+        store(places + i, _mm256_permute2x128_si256(low, high, 0x20));
+        store(places + i + 16, _mm256_permute2x128_si256(low, high, 0x31));
+    }
+}
+
+static uint16_t *symbols_encode(const uint8_t *symbols, const uint8_t *groups, size_t count, const uint32_t *table,
+                                uint16_t *end, states_t *s)
+{
+    uint16_t places[PLACED], *p = end;
     vec x[8];
     for (int j = 0; j < 8; j++)
         x[j] = load(s->lane + 8 * j);
-    for (size_t at = count; at;) {
+    for (size_t at = count, left = 0; at; left -= LANES) {
+        if (left == 0) {
+            left = (at - 1) % PLACED + 1; /* the last part may be short */
+            places_of(symbols + at - left, groups ? groups + at - left : NULL, left, places);
+        }
         at -= LANES;
+        const uint16_t *from = places + left - LANES;
 #define STEP(j, h)                                                                                \
     {                                                                                             \
-        vec index = BYTE_TO(load(symbols + at + 32 * h), j, 0), *state = &x[2 * j + h];           \
-        if (groups)                                                                               \
-            index = either(index, BYTE_TO(load(groups + at + 32 * h), j, 8));                     \
-        vec entry = gather(index, table), f = both_of(entry, all32(0xffff)), rest;                \
+        vec *state = &x[2 * j + h], entry = entries_of(table, from + 32 * h + j);                 \
+        vec f = both_of(entry, all32(0xffff)), rest;                                              \
         /* full unless f << 19 > state; all below 2^31 */                                         \
-        vec keep = _mm256_cmpgt_epi32(_mm256_slli_epi32(f, 19), *state);                          \
-        p = words_put(p, state, _mm256_xor_si256(keep, all32(~0u)));                              \
+        p = words_put(p, state, _mm256_cmpgt_epi32(_mm256_slli_epi32(f, 19), *state));            \
         vec q = divide(*state, f, &rest);                                                         \
         *state = _mm256_add_epi32(_mm256_slli_epi32(q, SCALE_BITS),                               \
                                   _mm256_add_epi32(rest, _mm256_srli_epi32(entry, 16)));          \
@@ -76,13 +124,6 @@ INLINE uint16_t *symbols_encode_with(const uint8_t *symbols, const uint8_t *grou
     for (int j = 0; j < 8; j++)
         store(s->lane + 8 * j, x[j]);
     return p;
-}
-
-static uint16_t *symbols_encode(const uint8_t *symbols, const uint8_t *groups, size_t count, const uint32_t *table,
-                                uint16_t *end, states_t *s)
-{
-    return groups ? symbols_encode_with(symbols, groups, count, table, end, s)
-                  : symbols_encode_with(symbols, NULL, count, table, end, s);
 }
 
 INLINE bool symbols_decode_with(const uint8_t **words, const uint8_t *end, const uint8_t *groups, uint8_t *symbols,
@@ -99,7 +140,7 @@ INLINE bool symbols_decode_with(const uint8_t **words, const uint8_t *end, const
         vec *state = &x[2 * j + h], index = both_of(*state, all32(SCALE - 1));                            \
         if (groups)                                                                                       \
             index = either(index, BYTE_TO(load(groups + at + 32 * h), j, SCALE_BITS));                    \
-        vec entry = gather(index, table), f = both_of(_mm256_srli_epi32(entry, 8), all32(SCALE - 1));     \
+        vec entry = entries_at(table, index), f = both_of(_mm256_srli_epi32(entry, 8), all32(SCALE - 1)); \
         t[h] = either(t[h], BYTE_TO(both_of(entry, all32(255)), 0, 8 * (j)));                             \
         *state = words_get(&p, _mm256_add_epi32(_mm256_mullo_epi32(f, _mm256_srli_epi32(*state, SCALE_BITS)), \
                                                 _mm256_srli_epi32(entry, 20)));                           \
@@ -125,10 +166,17 @@ static bool symbols_decode(const uint8_t **words, const uint8_t *end, const uint
 /* ---- flags ---- */
 #define EVERY_FOURTH 0x11111111ull
 
+/* Of 16 numbers those of the groups in byte j of every 32-bit lane. */
+#define OF_GROUPS(groups, j)                                                                                    \
+    _mm256_castps_si256(_mm256_blendv_ps(                                                                       \
+        _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(low, _mm256_srli_epi32(groups, 8 * (j)))),              \
+        _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(high, _mm256_srli_epi32(groups, 8 * (j)))),             \
+        _mm256_castsi256_ps(_mm256_slli_epi32(groups, 28 - 8 * (j)))))
+
 static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size_t count, const uint32_t *same,
                               uint16_t *p, states_t *s)
 {
-    vec x[8];
+    vec x[8], low = load(same), high = load(same + 8);
     for (int j = 0; j < 8; j++)
         x[j] = load(s->lane + 8 * j);
     for (size_t at = count; at;) {
@@ -136,14 +184,14 @@ static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size
         uint64_t bits = flags[at / LANES];
 #define STEP(j, h)                                                                                          \
     {                                                                                                       \
-        vec *state = &x[2 * j + h], f = gather(BYTE_TO(load(groups + at + 32 * h), j, 0), same), rest;      \
+        vec *state = &x[2 * j + h], group = load(groups + at + 32 * h), f = OF_GROUPS(group, j), rest;      \
         unsigned set = (unsigned)_pext_u64(bits >> (32 * h), EVERY_FOURTH << j);                            \
         vec each = _mm256_set_epi32(128, 64, 32, 16, 8, 4, 2, 1);                                           \
         vec differs = _mm256_cmpeq_epi32(both_of(all32(set), each), each), first = both_of(differs, f);     \
         f = _mm256_blendv_epi8(f, _mm256_sub_epi32(all32(FLAG_SCALE), f), differs);                         \
-        vec full = _mm256_xor_si256(_mm256_cmpgt_epi32(_mm256_slli_epi32(f, 16), *state), all32(~0u));      \
-        if (signs(full))                                                                                    \
-            p = words_put(p, state, full);                                                                  \
+        vec keep = _mm256_cmpgt_epi32(_mm256_slli_epi32(f, 16), *state);                                    \
+        if (signs(keep) != 255)                                                                             \
+            p = words_put(p, state, keep);                                                                  \
         vec q = divide(*state, f, &rest);                                                                   \
         *state = _mm256_add_epi32(_mm256_slli_epi32(q, FLAG_BITS), _mm256_add_epi32(rest, first));          \
     }
@@ -159,14 +207,14 @@ static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_
                          size_t count, const uint32_t *same, states_t *s)
 {
     const uint8_t *p = *words;
-    vec x[8];
+    vec x[8], low = load(same), high = load(same + 8);
     for (int j = 0; j < 8; j++)
         x[j] = load(s->lane + 8 * j);
     for (size_t at = 0; at < count && p <= end; at += LANES) {
         uint64_t bits = 0;
 #define STEP(j, h)                                                                                              \
     {                                                                                                           \
-        vec *state = &x[2 * j + h], f = gather(BYTE_TO(load(groups + at + 32 * h), j, 0), same);                \
+        vec *state = &x[2 * j + h], group = load(groups + at + 32 * h), f = OF_GROUPS(group, j);                \
         vec slot = both_of(*state, all32(FLAG_SCALE - 1)), equal = _mm256_cmpgt_epi32(f, slot);                 \
         slot = _mm256_sub_epi32(slot, _mm256_andnot_si256(equal, f));                                           \
         f = _mm256_blendv_epi8(_mm256_sub_epi32(all32(FLAG_SCALE), f), f, equal);                               \

@@ -20,12 +20,12 @@ INLINE void tokens_make_group(const uint8_t *data, const uint8_t *base, int widt
         tokens32(z, top, tokens, w);
 }
 
-INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+INLINE void tokens_make_with(const block_t *b, size_t count, int width, unsigned top,
                              uint8_t *tokens, raw_writer_t *stream)
 {
     raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width;
-    const uint8_t *data = b->data + at * step, *base = b->base ? b->base + at * step : NULL;
+    const uint8_t *data = b->data, *base = b->base;
     for (; i + LANES <= count; i += LANES)
         tokens_make_group(data + i * step, base ? base + i * step : NULL, width, top, tokens + i, &local);
     if (i < count) {
@@ -56,9 +56,9 @@ INLINE void tokens_make_with(const block_t *b, size_t at, size_t count, int widt
     default: return UNHANDLED;                            \
     }
 
-static int fast_tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
+static int fast_tokens_make(const block_t *b, size_t count, uint8_t *tokens, raw_writer_t *w)
 {
-#define CALL(W, T) tokens_make_with(b, at, count, W, T, tokens, w)
+#define CALL(W, T) tokens_make_with(b, count, W, T, tokens, w)
     FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return 0;
@@ -79,12 +79,12 @@ INLINE void tokens_undo_group(const uint8_t *tokens, const uint8_t *remainders, 
 }
 
 /* `tokens` has room for whole groups. */
-INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+INLINE int tokens_undo_with(const block_t *b, size_t count, int width, unsigned top,
                             uint8_t *tokens, raw_reader_t *stream, uint8_t *out)
 {
     raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t i = 0, step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
-    const uint8_t *base = b->base ? b->base + at * step : NULL;
+    const uint8_t *base = b->base;
     uint8_t remainders[CHUNK];
     memset(tokens + count, 0, padded - count);
     if (!remainders_get(tokens, padded, top, &local, remainders))
@@ -103,16 +103,17 @@ INLINE int tokens_undo_with(const block_t *b, size_t at, size_t count, int width
     return !raw_overrun(&local);
 }
 
-static int fast_tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
+static int fast_tokens_undo(const block_t *b, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
-#define CALL(W, T) return tokens_undo_with(b, at, count, W, T, tokens, r, out)
+#define CALL(W, T) return tokens_undo_with(b, count, W, T, tokens, r, out)
     FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
 }
 
 /* Differences lie padded to whole groups behind each other: what follows the last may be anything but is in reach. */
-INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens, raw_writer_t *stream)
+INLINE void values_make_with(uint8_t *values, size_t count, int width, unsigned top, uint8_t *tokens,
+                             raw_writer_t *stream)
 {
     raw_writer_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
@@ -137,7 +138,8 @@ static int fast_values_make(uint8_t *values, size_t count, int width, unsigned t
     return 0;
 }
 
-INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *stream, uint8_t *values)
+INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned top, raw_reader_t *stream,
+                            uint8_t *values)
 {
     raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
     size_t step = (size_t)width;
@@ -170,12 +172,12 @@ static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned t
 }
 
 /* ---- sparse blocks ---- */
-INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t count, int width, unsigned top,
                                   const uint8_t *contexts, uint64_t *flags, uint8_t *kept, uint8_t *values)
 {
     size_t step = (size_t)width, differ = 0;
     for (size_t i = 0; i < count; i += LANES) {
-        const uint8_t *data = b->data + (at + i) * step, *base = b->base && top ? b->base + (at + i) * step : NULL;
+        const uint8_t *data = b->data + i * step, *base = b->base && top ? b->base + i * step : NULL;
         uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
         if (i + LANES > count) {
             memcpy(x, data, (count - i) * step);
@@ -209,10 +211,10 @@ INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t at, size_t count, int
     return (ptrdiff_t)differ;
 }
 
-static ptrdiff_t fast_sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
+static ptrdiff_t fast_sparse_make(const block_t *b, size_t count, const uint8_t *contexts, uint64_t *flags,
                                   uint8_t *kept, uint8_t *values)
 {
-#define CALL(W, T) return sparse_make_with(b, at, count, W, T, contexts, flags, kept, values)
+#define CALL(W, T) return sparse_make_with(b, count, W, T, contexts, flags, kept, values)
     FOR_SPARSE(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
@@ -229,13 +231,13 @@ static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t c
     return differ;
 }
 
-INLINE ptrdiff_t sparse_undo_with(const block_t *b, size_t at, size_t count, int width, unsigned top,
+INLINE ptrdiff_t sparse_undo_with(const block_t *b, size_t count, int width, unsigned top,
                                   const uint64_t *flags, const uint8_t *values, uint8_t *out)
 {
     size_t step = (size_t)width;
     const uint8_t *start = values;
     for (size_t i = 0; i < count; i += LANES) {
-        const uint8_t *base = b->base && top ? b->base + (at + i) * step : NULL;
+        const uint8_t *base = b->base && top ? b->base + i * step : NULL;
         uint8_t x[4 * LANES], y[4 * LANES] = {0}, *to = out + i * step;
         uint64_t bits = flags[i / LANES];
         if (i + LANES > count) {
@@ -264,10 +266,10 @@ INLINE ptrdiff_t sparse_undo_with(const block_t *b, size_t at, size_t count, int
     return (values - start) / width;
 }
 
-static ptrdiff_t fast_sparse_undo(const block_t *b, size_t at, size_t count, const uint64_t *flags,
+static ptrdiff_t fast_sparse_undo(const block_t *b, size_t count, const uint64_t *flags,
                                   const uint8_t *values, uint8_t *out)
 {
-#define CALL(W, T) return sparse_undo_with(b, at, count, W, T, flags, values, out)
+#define CALL(W, T) return sparse_undo_with(b, count, W, T, flags, values, out)
     FOR_SPARSE(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;

@@ -1,10 +1,10 @@
 /* Split elements with AVX-512. Included by lanes_avx512.h only. */
 
 /* ---- split ---- */
-static bool any_negative(const block_t *b, size_t at, size_t count)
+static bool any_negative(const block_t *b, size_t count)
 {
     size_t width = (size_t)element_width(b->element), size = count * width, i = 0;
-    const uint8_t *data = b->data + at * width;
+    const uint8_t *data = b->data;
     vec seen = _mm512_setzero_si512();
     for (; i + 64 <= size; i += 64)
         seen = _mm512_or_si512(seen, load(data + i));
@@ -83,11 +83,11 @@ INLINE void split_make_with(const uint8_t *data, size_t count, int width, bool i
     *stream = local;
 }
 
-static int fast_split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols,
+static int fast_split_make(const block_t *b, size_t count, bool is_unsigned, uint8_t *symbols,
                            raw_writer_t *w)
 {
     int width = element_width(b->element);
-    const uint8_t *data = b->data + at * (size_t)width;
+    const uint8_t *data = b->data;
     if (width == 2 && is_unsigned)
         split_make_with(data, count, 2, true, symbols, w);
     else if (width == 2)

@@ -76,8 +76,13 @@ INLINE void get_sevens(raw_reader_t *r, uint8_t *bytes, size_t count)
     r->at += 7 * count;
 }
 
-/* By an 8-bit mask of lanes, filled by kernel_prepare(): which lane goes where. */
-extern uint8_t compress_to_end[256][8]; /* the lanes in the mask, in order, to the last places */
-extern uint8_t expand_from_start[256][8]; /* the n-th lane in the mask takes n */
+/* Tables of shuffles of 16 bytes, filled by kernel_prepare(). Eight words, by the lanes that are in a mask: */
+extern uint8_t words_to_end[256][16]; /* theirs, in order, to the last places */
+extern uint8_t words_expand[256][16]; /* to the n-th lane in the mask word n */
+
+/* By the whole raw bytes, 0 to 3, of each of four elements (2 bits each, the first's lowest): shuffles of 16 bytes. */
+extern uint8_t quad_compress[256][16]; /* the bytes that are there from four 32-bit lanes, in order; behind them 0 */
+extern uint8_t quad_expand[256][16];   /* the reverse */
+extern uint8_t quad_bytes[256];        /* how many there are */
 
 #endif

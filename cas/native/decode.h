@@ -35,7 +35,7 @@ typedef struct {
     uint8_t lut[256];
     model_t model;
     uint8_t groups[CHUNK + LANES], symbols[CHUNK + LANES];
-    _Alignas(64) uint8_t chunk[8 * CHUNK];
+    _Alignas(64) uint8_t chunk[8 * CHUNK], base[4 * CHUNK];
     _Alignas(64) uint32_t tables[]; /* header.groups times SCALE */
 } decoder_t;
 
@@ -57,14 +57,15 @@ static status_t dense_decode(const payload_t *p, const block_t *b, decoder_t *d,
     for (size_t at = 0; at < p->count && status == KERNEL_OK; at += CHUNK) {
         size_t count = p->count - at < CHUNK ? p->count - at : CHUNK;
         size_t padded = (count + LANES - 1) / LANES * LANES;
+        block_t part = part_of(b, at, count, d->base);
         if (grouped)
-            groups_of(b, at, count, d->lut, d->groups);
+            groups_of(&part, count, d->lut, d->groups);
         if (!symbols_decode(&words, end, grouped ? d->groups : NULL, d->symbols, padded, d->tables, &states))
             return BAD_STREAM;
         uint8_t *to = place(d, out, at * width);
         if (b->top == 0)
             split_undo(b, count, is_unsigned, d->symbols, r, to);
-        else if (!tokens_undo(b, at, count, d->symbols, r, to))
+        else if (!tokens_undo(&part, count, d->symbols, r, to))
             return BAD_STREAM;
         status = placed(d, b, out, at * width, count * width);
     }
@@ -88,7 +89,8 @@ static status_t sparse_decode(const payload_t *p, const block_t *b, decoder_t *d
     for (size_t at = 0; at < p->count && status == KERNEL_OK; at += CHUNK) {
         size_t count = p->count - at < CHUNK ? p->count - at : CHUNK;
         size_t whole = (count + LANES - 1) / LANES * LANES;
-        groups_of(b, at, count, d->lut, d->groups);
+        block_t part = part_of(b, at, count, d->base);
+        groups_of(&part, count, d->lut, d->groups);
         if (!flags_decode(&words, end, d->groups, flags + at / LANES, whole, d->model.same, &states))
             status = BAD_STREAM;
         else
@@ -118,7 +120,8 @@ static status_t sparse_decode(const payload_t *p, const block_t *b, decoder_t *d
     }
     for (size_t at = 0; at < p->count && status == KERNEL_OK; at += CHUNK) {
         size_t count = p->count - at < CHUNK ? p->count - at : CHUNK;
-        values += width * sparse_undo(b, at, count, flags + at / LANES, values, place(d, out, at * width));
+        block_t part = part_of(b, at, count, d->base);
+        values += width * sparse_undo(&part, count, flags + at / LANES, values, place(d, out, at * width));
         status = placed(d, b, out, at * width, count * width);
     }
     scratch_give(scratch);
@@ -147,18 +150,15 @@ static status_t decode(const payload_t *p, const block_t *block, uint8_t *out)
     b->rows = p->rows;
     b->prediction = p->prediction;
     bool predicted = b->prediction.kind != PREDICT_NOTHING;
-    if (((h->source & SOURCE_BASE || predicted) && !b->base) || ((h->source & SOURCE_SIBLING || predicted) && !b->sibling))
+    bool wants_base = h->source & SOURCE_BASE || predicted, wants_sibling = h->source & SOURCE_SIBLING || predicted;
+    if ((wants_base && !b->base) || (wants_sibling && !b->sibling))
         return BAD_REFERENCE;
-    decoder_t *d;
     size_t width = (size_t)element_width(h->element), tail = b->length - p->count * width;
     if (h->top == 0 && !split_lengths(p, width))
         return BAD_STREAM;
-    size_t needed = sizeof *d + (h->groups * (size_t)SCALE + 16) * sizeof *d->tables;
-    d = scratch_take(needed + (predicted ? b->length : 0));
+    decoder_t *d = scratch_take(sizeof *d + (h->groups * (size_t)SCALE + 16) * sizeof *d->tables);
     if (!d)
         return BAD_MEMORY;
-    if (predicted)
-        predict_base(b, (uint8_t *)d + needed);
     unsigned symbols = alphabet(h->element, h->top);
     bool sparse = h->flags & FLAG_SPARSE;
     status_t status = model_read(p->table, h->table_bytes, h->groups, symbols, sparse, d->lut, &d->model);
@@ -166,7 +166,10 @@ static status_t decode(const payload_t *p, const block_t *block, uint8_t *out)
         for (unsigned g = 0; g < h->groups; g++)
             decoding_table(d->model.frequency[g], d->tables + (size_t)g * SCALE);
         raw_reader_t r = {p->bytes, p->bytes + h->byte_bytes, p->bits, 0, 8 * (uint64_t)h->bit_bytes};
+        fenv_t caller;
+        floats_enter(&caller);
         status = sparse ? sparse_decode(p, b, d, &r, out) : dense_decode(p, b, d, &r, out);
+        floats_leave(&caller);
         if (status == KERNEL_OK && (r.bytes != r.bytes_end || r.bits_end - r.at >= 8))
             status = BAD_STREAM;
     }

@@ -9,7 +9,7 @@ enum {
 };
 
 typedef struct {
-    uint8_t *symbols, *contexts, *kept, *values, *bits;
+    uint8_t *symbols, *contexts, *kept, *values, *bits, *base; /* the last for what is predicted of a part */
     uint64_t *flags;
     uint16_t *symbol_words, *flag_words; /* where they end: coders write downwards */
     counts_t *counts;                    /* 2 x 256 rows: of even and of odd elements */
@@ -32,6 +32,7 @@ static size_t encoder_lay(encoder_t *e, uintptr_t at, size_t count, size_t width
     LAY(kept, uint8_t, room)
     LAY(values, uint8_t, room * width)
     LAY(bits, uint8_t, room)
+    LAY(base, uint8_t, CHUNK * sizeof(float))
     LAY(flags, uint64_t, room / 8)
     used += 2 * room;
     LAY(symbol_words, uint16_t, 0)
@@ -42,17 +43,18 @@ static size_t encoder_lay(encoder_t *e, uintptr_t at, size_t count, size_t width
 }
 
 /* Whether flags pay, by a sample: most elements equal their base, or some are 0. */
-static bool mostly_same(const block_t *b, size_t count)
+static bool mostly_same(const encoder_t *e, const block_t *b, size_t count)
 {
     size_t same = 0, seen = 0;
     for (size_t piece = 0; piece < PIECES; piece++) {
-        size_t start = count / PIECES * piece, end = start + LANES < count ? start + LANES : count;
-#define CALL(W)                              \
-    for (size_t i = start; i < end; i++)     \
-        same += element_load(b->data, i, W) == (b->base && b->top ? element_load(b->base, i, W) : 0);
+        size_t start = count / PIECES * piece, here = count - start < LANES ? count - start : LANES;
+        block_t part = part_of(b, start, here, e->base);
+#define CALL(W)                          \
+    for (size_t i = 0; i < here; i++)    \
+        same += element_load(part.data, i, W) == (b->base && b->top ? element_load(part.base, i, W) : 0);
         FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
-        seen += end - start;
+        seen += here;
     }
     /* of zeros, fewer pay: they would take all their raw bits */
     return b->top ? 2 * same > seen : ZEROS_PAY * same > seen;
@@ -187,25 +189,25 @@ static size_t symbols_of(encoder_t *e, const block_t *b, pass_t *p)
     size_t differ = 0, width = (size_t)element_width(b->element), count = p->count;
     for (size_t at = 0; at < count; at += CHUNK) {
         size_t chunk = count - at < CHUNK ? count - at : CHUNK;
-        contexts(b, at, chunk, e->contexts + at);
+        block_t part = part_of(b, at, chunk, e->base);
+        contexts(&part, chunk, e->contexts + at);
         if (p->sparse)
-            differ += (size_t)sparse_make(b, at, chunk, e->contexts + at, e->flags + at / LANES, e->kept + differ,
+            differ += (size_t)sparse_make(&part, chunk, e->contexts + at, e->flags + at / LANES, e->kept + differ,
                                           e->values + differ * width);
         else if (b->top)
-            tokens_make(b, at, chunk, e->symbols + at, &p->raw);
-        else if (p->is_unsigned && any_negative(b, at, chunk))
+            tokens_make(&part, chunk, e->symbols + at, &p->raw);
+        else if (p->is_unsigned && any_negative(&part, chunk))
             return SIZE_MAX;
         else
-            split_make(b, at, chunk, p->is_unsigned, e->symbols + at, &p->raw);
+            split_make(&part, chunk, p->is_unsigned, e->symbols + at, &p->raw);
     }
     if (!p->sparse)
         return count;
     if (b->top == 0) {
         block_t words = {.data = e->values, .element = b->element};
-        if (p->is_unsigned && any_negative(&words, 0, differ))
+        if (p->is_unsigned && any_negative(&words, differ))
             return SIZE_MAX;
-        for (size_t at = 0; at < differ; at += CHUNK)
-            split_make(&words, at, differ - at < CHUNK ? differ - at : CHUNK, p->is_unsigned, e->symbols + at, &p->raw);
+        split_make(&words, differ, p->is_unsigned, e->symbols, &p->raw);
         return differ;
     }
     values_make(e->values, differ, (int)width, b->top, e->symbols, &p->raw);
@@ -216,7 +218,7 @@ static size_t symbols_of(encoder_t *e, const block_t *b, pass_t *p)
 static void pass_make(encoder_t *e, const block_t *b, size_t count, uint8_t *at, pass_t *p)
 {
     *p = (pass_t){.count = count, .symbols = alphabet(b->element, b->top), .raw = {at, e->bits, 0, 0}};
-    p->sparse = mostly_same(b, count);
+    p->sparse = mostly_same(e, b, count);
     p->is_unsigned = b->top == 0 && element_width(b->element) > 1;
     p->coded = symbols_of(e, b, p);
     if (p->coded == SIZE_MAX) { /* one was negative after all */
@@ -257,13 +259,13 @@ static void pass_count(encoder_t *e, const block_t *b, pass_t *p, size_t per)
 static uint8_t *grid_write(encoder_t *e, block_t *b, size_t count, uint8_t *at)
 {
     block_t self = {.base = b->data, .length = b->length, .element = b->element, .source = SOURCE_BASE};
-    uint32_t *sums = (uint32_t *)(void *)e->values; /* not needed yet; a row is at most a 16th of the block */
     uint32_t rows = (uint32_t)grid_rows(count, b->row, b->first);
-    contexts(&self, 0, count, e->contexts);
+    contexts(&self, count, e->contexts);
+    /* e->kept and the larger e->values behind it are not needed yet, and do for a row of a 16th of the block */
     at = append(append(at, &b->row, 4), &b->first, 4);
     b->columns = at;
     b->rows = at + b->row;
-    grid_make(e->contexts, count, b->row, b->first, sums, sums + b->row, at, at + b->row);
+    grid_make(e->contexts, count, b->row, b->first, e->kept, at, at + b->row);
     return at + b->row + rows;
 }
 
@@ -352,16 +354,14 @@ static size_t encode(const block_t *b, uint8_t *out, size_t limit)
     if (count == 0 || count > ELEMENTS_MOST)
         return 0;
     encoder_t e;
-    block_t with = *b;
-    bool predicted = b->prediction.kind != PREDICT_NOTHING;
-    size_t lay = encoder_lay(&e, 0, count, width);
-    uint8_t *memory = scratch_take(lay + (predicted ? b->length : 0));
+    uint8_t *memory = scratch_take(encoder_lay(&e, 0, count, width));
     if (!memory)
         return NO_MEMORY;
-    if (predicted)
-        predict_base(&with, memory + lay);
     encoder_lay(&e, (uintptr_t)memory, count, width);
-    size_t size = encode_with(&e, &with, count, out, limit);
+    fenv_t caller;
+    floats_enter(&caller);
+    size_t size = encode_with(&e, b, count, out, limit);
+    floats_leave(&caller);
     scratch_give(memory);
     return size;
 }

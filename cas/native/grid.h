@@ -14,37 +14,63 @@ static uint8_t grid_byte(int more)
     return (uint8_t)(more < -127 ? 1 : more > 127 ? 255 : 128 + more);
 }
 
-/* Means of the exponents (context bytes, of elements that have one) over rows and columns, less the mean of all,
- * in quarters; rows without any have the byte 0. `sums` and `counts` have room for a row. */
-static void grid_make(const uint8_t *exponents, size_t count, uint32_t row, uint32_t first, uint32_t *sums,
-                      uint32_t *counts, uint8_t *columns, uint8_t *rows)
+/* Sum of up to 256 bytes, in 16 bits so that vectors hold many; and how many of them are 0. */
+static uint16_t bytes_sum(const uint8_t *bytes, size_t count, size_t *zeros)
 {
-    mean_t all = {0, 0};
-    memset(sums, 0, row * sizeof *sums);
-    memset(counts, 0, row * sizeof *counts);
-    for (int pass = 0; pass < 2; pass++) { /* the mean of all, and then rows against it */
-        size_t column = first, r = 0;
-        for (size_t done = 0; done < count; column = 0, r++) {
-            size_t run = row - column < count - done ? row - column : count - done;
-            uint32_t sum = 0, used = 0;
-            const uint8_t *e = exponents + done;
-            for (size_t i = 0; i < run; i++) {
-                sum += e[i];
-                used += e[i] != 0;
-            }
-            if (pass)
-                rows[r] = used ? grid_byte(mean_of(sum, used) - mean_of(all.sum, all.count)) : 0;
-            else {
-                for (size_t i = 0; i < run; i++) {
-                    sums[column + i] += e[i];
-                    counts[column + i] += e[i] != 0;
-                }
-                all.sum += sum;
-                all.count += used;
-            }
-            done += run;
-        }
-    }
+    uint16_t sum = 0;
+    uint8_t none = 0;
+    for (size_t i = 0; i < count; i++)
+        sum = (uint16_t)(sum + bytes[i]);
+    for (size_t i = 0; i < count; i++)
+        none |= bytes[i] == 0;
+    for (size_t i = 0; i < count && none; i++)
+        *zeros += bytes[i] == 0;
+    return sum;
+}
+
+/* The columns' sums in 16 bits, which do for 256 rows, are added to those in 32. */
+static void sums_flush(uint32_t *sums, uint16_t *part, uint32_t row)
+{
     for (size_t i = 0; i < row; i++)
-        columns[i] = counts[i] ? grid_byte(mean_of(sums[i], counts[i]) - mean_of(all.sum, all.count)) : 128;
+        sums[i] += part[i];
+    memset(part, 0, row * sizeof *part);
+}
+
+enum { NO_MEAN = 0xffff };
+
+/* Means of the exponents (context bytes, of elements that have one) over rows and columns, less the mean of all,
+ * in quarters; rows without any have the byte 0. `memory` has 10 bytes for each column and 2 for each row. */
+static void grid_make(const uint8_t *exponents, size_t count, uint32_t row, uint32_t first, uint8_t *memory,
+                      uint8_t *columns, uint8_t *rows)
+{
+    uint32_t *sums = (uint32_t *)(void *)memory, *zeros = sums + row, last = (uint32_t)((first + count - 1) % row) + 1;
+    uint16_t *part = (uint16_t *)(void *)(zeros + row), *of_row = part + row;
+    mean_t all = {0, 0};
+    size_t column = first, r = 0;
+    memset(memory, 0, 10 * (size_t)row);
+    for (size_t done = 0; done < count; column = 0) {
+        size_t run = row - column < count - done ? row - column : count - done, none = 0;
+        const uint8_t *e = exponents + done;
+        uint32_t sum = 0;
+        for (size_t i = 0; i < run; i += 256)
+            sum += bytes_sum(e + i, run - i < 256 ? run - i : 256, &none);
+        for (size_t i = 0; i < run; i++)
+            part[column + i] = (uint16_t)(part[column + i] + e[i]);
+        for (size_t i = 0; i < run && none; i++)
+            zeros[column + i] += e[i] == 0;
+        of_row[r] = run > none ? (uint16_t)mean_of(sum, (uint32_t)(run - none)) : NO_MEAN;
+        all.sum += sum;
+        all.count += (uint32_t)(run - none);
+        done += run;
+        if (++r % 256 == 0)
+            sums_flush(sums, part, row);
+    }
+    sums_flush(sums, part, row);
+    int mean = all.count ? mean_of(all.sum, all.count) : 0;
+    for (size_t i = 0; i < r; i++)
+        rows[i] = of_row[i] != NO_MEAN ? grid_byte(of_row[i] - mean) : 0;
+    for (size_t i = 0; i < row; i++) {
+        uint32_t used = (uint32_t)r - (i < first) - (i >= last) - zeros[i];
+        columns[i] = used ? grid_byte(mean_of(sums[i], used) - mean) : 128;
+    }
 }

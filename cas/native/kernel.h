@@ -4,7 +4,6 @@
  *   table.c      frequencies: scaled, serialised, read back, spread into coding tables
  *   grouping.c   which contexts share a table
  *   planes.c     elements to byte planes and back
- *   fit.c        coefficients of predictions
  *   sample.c     what a few pieces say about a whole block
  *   variant.h    encoder and decoder, in plain C; included once per instruction set:
  *   variant_*.c  scalar, and with lanes_avx2.h or lanes_avx512.h (and what they include) in place of the hot loops
@@ -70,10 +69,11 @@ typedef struct {
     const uint8_t *sibling; /* `length` bytes, or NULL */
     const uint8_t *digest;  /* of the sibling, for the payload; NULL without one */
     size_t length;
+    size_t at;              /* of a part of a block: elements before it */
     uint8_t element;
     uint8_t top;            /* 0: split; else leading bits of a difference in its token */
     uint8_t source;
-    prediction_t prediction; /* of a base, from `base` and `sibling` */
+    prediction_t prediction; /* makes the base, out of `base` and `sibling` */
     const uint8_t *predicted;       /* that as it stands in a payload, for an encoder */
     size_t predicted_bytes;
     uint32_t row, first;            /* source grid: elements per row; the column of the block's first element */
@@ -214,10 +214,7 @@ bool sample_regular(const block_t *sample);
 bool sample_repeats(const block_t *sample);
 size_t sample_planes(const block_t *sample, size_t length); /* about how many bytes planes take of `length` */
 
-/* fit.c: writes the prediction of that kind for b->data from b->base and b->sibling, as it stands in a payload, with
- * coefficients for each row if `row` is not 0. `out` has prediction_bound bytes. Returns its length; 0 when these say
- * nothing of the block, NO_MEMORY. */
-size_t prediction_fit(const block_t *b, uint8_t kind, uint32_t row, uint32_t first, uint8_t *out);
+/* What a prediction takes at most, with rows of `row` elements, or 0. */
 INLINE size_t prediction_bound(size_t count, uint32_t row)
 {
     return PREDICTION_BYTES + (row ? 2 * (count / row + 2) : 0);

@@ -52,16 +52,16 @@ INLINE vec contexts32(const uint8_t *words, size_t i)
     return _mm512_and_si512(_mm512_srli_epi32(load(words + 4 * i), 23), all32(255));
 }
 
-static int fast_contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
+static int fast_contexts(const block_t *b, size_t count, uint8_t *out)
 {
     int width = element_width(b->element);
     size_t i = 0;
     if ((width != 2 && width != 4) || !(b->element & ELEMENT_FLOAT) || b->source == SOURCE_NONE)
         return UNHANDLED;
-    const uint8_t *x = (b->source & SOURCE_BASE ? b->base : b->sibling) + at * (size_t)width, *y = x;
+    const uint8_t *x = b->source & SOURCE_BASE ? b->base : b->sibling, *y = x;
     bool both = b->source == SOURCE_BOTH;
     if (both)
-        y = b->sibling + at * (size_t)width;
+        y = b->sibling;
     /* source both: 2x - y, clipped to a byte by the packing; others: x alone */
     if (width == 2)
         for (; i + LANES <= count; i += LANES) {

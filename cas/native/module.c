@@ -109,7 +109,8 @@ static bool buffers_take(buffers_t *b, PyObject *base, PyObject *sibling, PyObje
 {
     b->base.obj = b->sibling.obj = b->digest.obj = b->prediction.obj = NULL;
     if (optional_buffer(base, &b->base) && optional_buffer(sibling, &b->sibling) &&
-        optional_buffer(digest, &b->digest) && lengths_match(&b->data, &b->base, due) && lengths_match(&b->data, &b->sibling, due) &&
+        optional_buffer(digest, &b->digest) && lengths_match(&b->data, &b->base, due) &&
+        lengths_match(&b->data, &b->sibling, due) &&
         lengths_match(&b->data, &b->digest, DIGEST_BYTES))
         return true;
     buffers_release(b);

@@ -2,18 +2,49 @@
 #include "kernel.h"
 
 #ifdef KERNEL_X86
-uint8_t compress_to_end[256][8], expand_from_start[256][8];
+_Alignas(16) uint8_t words_to_end[256][16], words_expand[256][16];
+_Alignas(16) uint8_t quad_compress[256][16], quad_expand[256][16];
+uint8_t quad_bytes[256];
+
+enum { NOTHING = 0x80 }; /* makes a shuffle write 0 */
+
+static void words_prepare(void)
+{
+    memset(words_to_end, NOTHING, sizeof words_to_end);
+    memset(words_expand, NOTHING, sizeof words_expand);
+    for (unsigned mask = 0; mask < 256; mask++) {
+        unsigned first = 8 - (unsigned)__builtin_popcount(mask), taken = 0;
+        for (unsigned lane = 0; lane < 8; lane++) {
+            if (!(mask >> lane & 1))
+                continue;
+            for (unsigned byte = 0; byte < 2; byte++) {
+                words_to_end[mask][2 * (first + taken) + byte] = (uint8_t)(2 * lane + byte);
+                words_expand[mask][2 * lane + byte] = (uint8_t)(2 * taken + byte);
+            }
+            taken++;
+        }
+    }
+}
+
+static void quads_prepare(void)
+{
+    memset(quad_compress, NOTHING, sizeof quad_compress);
+    memset(quad_expand, NOTHING, sizeof quad_expand);
+    for (unsigned quad = 0; quad < 256; quad++) {
+        uint8_t bytes = 0;
+        for (unsigned element = 0; element < 4; element++)
+            for (unsigned byte = 0; byte < (quad >> (2 * element) & 3); byte++, bytes++) {
+                quad_compress[quad][bytes] = (uint8_t)(4 * element + byte);
+                quad_expand[quad][4 * element + byte] = bytes;
+            }
+        quad_bytes[quad] = bytes;
+    }
+}
 
 void kernel_prepare(void)
 {
-    for (unsigned mask = 0; mask < 256; mask++) {
-        unsigned first = 8 - (unsigned)__builtin_popcount(mask), taken = 0;
-        for (unsigned lane = 0; lane < 8; lane++)
-            if (mask >> lane & 1) {
-                compress_to_end[mask][first + taken] = (uint8_t)lane;
-                expand_from_start[mask][lane] = (uint8_t)taken++;
-            }
-    }
+    words_prepare();
+    quads_prepare();
 }
 
 static bool has_avx2(void)

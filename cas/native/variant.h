@@ -17,36 +17,40 @@
 #define TEXT_(a) #a
 #define TEXT(a) TEXT_(a)
 
+#include "predict.h"
+
 INLINE unsigned element_of_lane(unsigned lane) { return (lane & 15) * 4 + (lane >> 4); }
 
 /* ---- contexts ---- */
 /* Source grid: row's byte plus column's byte, less 128. */
-static void grid_contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
+static void grid_contexts(const block_t *b, size_t count, uint8_t *out)
 {
-    size_t row = (b->first + at) / b->row, column = (b->first + at) % b->row;
+    size_t row = (b->first + b->at) / b->row, column = (b->first + b->at) % b->row;
     for (size_t done = 0; done < count; row++, column = 0) {
         size_t run = b->row - column < count - done ? b->row - column : count - done;
-        int less = b->rows[row] - 128;
+        /* in bytes, of which a vector holds many: up and then down, of which one is 0 */
+        uint8_t of_row = b->rows[row], up = of_row > 128 ? of_row - 128 : 0, down = of_row < 128 ? 128 - of_row : 0;
         const uint8_t *columns = b->columns + column;
         for (size_t i = 0; i < run; i++) {
-            int context = columns[i] + less;
-            out[done + i] = (uint8_t)(context < 0 ? 0 : context > 255 ? 255 : context);
+            uint8_t sum = (uint8_t)(columns[i] + up);
+            sum = sum < up ? 255 : sum;
+            out[done + i] = (uint8_t)((sum > down ? sum : down) - down);
         }
         done += run;
     }
 }
 
-static void contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
+static void contexts(const block_t *b, size_t count, uint8_t *out)
 {
     if (b->source == SOURCE_GRID) {
-        grid_contexts(b, at, count, out);
+        grid_contexts(b, count, out);
         return;
     }
     if (b->source == SOURCE_NONE) {
         memset(out, 0, count);
         return;
     }
-    if (TRY(contexts(b, at, count, out)) != UNHANDLED)
+    if (TRY(contexts(b, count, out)) != UNHANDLED)
         return;
     int width = element_width(b->element);
     bool is_float = b->element & ELEMENT_FLOAT;
@@ -54,9 +58,9 @@ static void contexts(const block_t *b, size_t at, size_t count, uint8_t *out)
     for (size_t i = 0; i < count; i++) {                                                                   \
         uint8_t of_base = 0, of_sibling = 0;                                                               \
         if (b->source & SOURCE_BASE)                                                                       \
-            of_base = context_of(element_load(b->base, at + i, W), W, is_float);                           \
+            of_base = context_of(element_load(b->base, i, W), W, is_float);                                \
         if (b->source & SOURCE_SIBLING)                                                                    \
-            of_sibling = context_of(element_load(b->sibling, at + i, W), W, is_float);                     \
+            of_sibling = context_of(element_load(b->sibling, i, W), W, is_float);                          \
         out[i] = b->source == SOURCE_BOTH ? context_of_both(of_base, of_sibling) : of_base | of_sibling;   \
     }
     FOR_WIDTH(width, CALL)
@@ -81,11 +85,11 @@ static void count_missing(counts_t *counts, unsigned groups, const uint8_t *grou
 }
 #endif
 
-/* Groups of elements at..at+count, with group 0 for the padding to whole groups. */
-static void groups_of(const block_t *b, size_t at, size_t count, const uint8_t *lut, uint8_t *out)
+/* Groups of `count` elements, with group 0 for the padding to whole groups. */
+static void groups_of(const block_t *b, size_t count, const uint8_t *lut, uint8_t *out)
 {
     size_t padded = (count + LANES - 1) / LANES * LANES;
-    contexts(b, at, count, out);
+    contexts(b, count, out);
     map_bytes(out, padded, lut);
     memset(out + count, 0, padded - count);
 }
@@ -186,18 +190,18 @@ static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_
 #endif
 
 /* ---- tokens ---- */
-/* Differences of elements at..at+count as tokens; what is beside them to `w`. */
-static void tokens_make(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_writer_t *w)
+/* Differences of `count` elements as tokens; what is beside them to `w`. */
+static void tokens_make(const block_t *b, size_t count, uint8_t *tokens, raw_writer_t *w)
 {
-    if (TRY(tokens_make(b, at, count, tokens, w)) != UNHANDLED)
+    if (TRY(tokens_make(b, count, tokens, w)) != UNHANDLED)
         return;
     unsigned top = b->top;
     bool is_float = b->element & ELEMENT_FLOAT;
     raw_writer_t local = *w; /* in registers: through a pointer, any byte stored might be part of it */
 #define CALL(W)                                                                          \
     for (size_t i = 0; i < count; i++) {                                                 \
-        uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                       \
-        uint64_t z = difference(element_load(b->data, at + i, W), base, W, is_float);     \
+        uint64_t base = b->base ? element_load(b->base, i, W) : 0;                       \
+        uint64_t z = difference(element_load(b->data, i, W), base, W, is_float);         \
         token_t t = token_of(z, W, top);                                                 \
         tokens[i] = t.token;                                                             \
         if (W > 1)                                                                       \
@@ -208,10 +212,10 @@ static void tokens_make(const block_t *b, size_t at, size_t count, uint8_t *toke
     *w = local;
 }
 
-/* The reverse for elements at..at+count, at most CHUNK, to `out`; false when a stream is too short. */
-static int tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
+/* The reverse, at most CHUNK elements to `out`; false when a stream is too short. */
+static int tokens_undo(const block_t *b, size_t count, uint8_t *tokens, raw_reader_t *r, uint8_t *out)
 {
-    int done = TRY(tokens_undo(b, at, count, tokens, r, out));
+    int done = TRY(tokens_undo(b, count, tokens, r, out));
     if (done != UNHANDLED)
         return done;
     unsigned top = b->top;
@@ -221,7 +225,7 @@ static int tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *token
     for (size_t i = 0; i < count; i++) {                                                      \
         if (i % 16 == 0 && raw_overrun(&local))                                                    \
             return false;                                                                     \
-        uint64_t base = b->base ? element_load(b->base, at + i, W) : 0;                       \
+        uint64_t base = b->base ? element_load(b->base, i, W) : 0;                            \
         uint64_t z = token_value(tokens[i], get_raw(&local, token_raw_bits(tokens[i], W, top)), W, top); \
         element_store(out, i, W, undo_difference(z, base, W, is_float));                      \
     }
@@ -232,11 +236,11 @@ static int tokens_undo(const block_t *b, size_t at, size_t count, uint8_t *token
 }
 
 /* ---- sparse blocks: where elements differ from their base, and by what; or where they are not 0, and what ---- */
-/* Flags of elements at..at+count; contexts and differences of those that differ. Returns how many do. */
-static ptrdiff_t sparse_make(const block_t *b, size_t at, size_t count, const uint8_t *contexts, uint64_t *flags,
-                             uint8_t *kept, uint8_t *values)
+/* Flags of `count` elements; contexts and differences of those that differ. Returns how many do. */
+static ptrdiff_t sparse_make(const block_t *b, size_t count, const uint8_t *contexts, uint64_t *flags, uint8_t *kept,
+                             uint8_t *values)
 {
-    ptrdiff_t done = TRY(sparse_make(b, at, count, contexts, flags, kept, values));
+    ptrdiff_t done = TRY(sparse_make(b, count, contexts, flags, kept, values));
     if (done != UNHANDLED)
         return done;
     ptrdiff_t differ = 0;
@@ -244,8 +248,8 @@ static ptrdiff_t sparse_make(const block_t *b, size_t at, size_t count, const ui
     memset(flags, 0, (count + LANES - 1) / LANES * 8);
 #define CALL(W)                                                                                   \
     for (size_t i = 0; i < count; i++) {                                                          \
-        uint64_t base = b->base && b->top ? element_load(b->base, at + i, W) : 0;                                \
-        uint64_t word = element_load(b->data, at + i, W);                                         \
+        uint64_t base = b->base && b->top ? element_load(b->base, i, W) : 0;                      \
+        uint64_t word = element_load(b->data, i, W);                                              \
         uint64_t z = b->top ? difference(word, base, W, is_float) : word;                         \
         flags[i / LANES] |= (uint64_t)(z != 0) << (i % LANES);                                    \
         element_store(values, (size_t)differ, W, z);                                                      \
@@ -270,17 +274,16 @@ static size_t sparse_keep(const uint64_t *flags, const uint8_t *groups, size_t c
 
 #endif
 
-/* Elements at..at+count to `out`, of `values` as many as it takes; returns how many. */
-static size_t sparse_undo(const block_t *b, size_t at, size_t count, const uint64_t *flags, const uint8_t *values,
-                          uint8_t *out)
+/* `count` elements to `out`, of `values` as many as it takes; returns how many. */
+static size_t sparse_undo(const block_t *b, size_t count, const uint64_t *flags, const uint8_t *values, uint8_t *out)
 {
-    ptrdiff_t done = TRY(sparse_undo(b, at, count, flags, values, out));
+    ptrdiff_t done = TRY(sparse_undo(b, count, flags, values, out));
     if (done != UNHANDLED)
         return (size_t)done;
     size_t used = 0, width = (size_t)element_width(b->element);
     bool is_float = b->element & ELEMENT_FLOAT;
     if (b->base && b->top)
-        memcpy(out, b->base + at * width, count * width);
+        memcpy(out, b->base, count * width);
     else
         memset(out, 0, count * width);
 #define CALL(W)                                                                                  \
@@ -331,12 +334,12 @@ static int values_undo(uint8_t *tokens, size_t count, int width, unsigned top, r
 
 /* ---- split: the top byte of the rotated word is the symbol, the rest is raw ---- */
 #ifndef FAST
-static bool any_negative(const block_t *b, size_t at, size_t count)
+static bool any_negative(const block_t *b, size_t count)
 {
     uint64_t seen = 0;
 #define CALL(W)                        \
     for (size_t i = 0; i < count; i++) \
-        seen |= element_load(b->data, at + i, W) >> (8 * W - 1);
+        seen |= element_load(b->data, i, W) >> (8 * W - 1);
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
     return seen;
@@ -344,13 +347,13 @@ static bool any_negative(const block_t *b, size_t at, size_t count)
 
 #endif
 
-static void split_make(const block_t *b, size_t at, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
+static void split_make(const block_t *b, size_t count, bool is_unsigned, uint8_t *symbols, raw_writer_t *w)
 {
-    if (TRY(split_make(b, at, count, is_unsigned, symbols, w)) != UNHANDLED)
+    if (TRY(split_make(b, count, is_unsigned, symbols, w)) != UNHANDLED)
         return;
 #define CALL(W)                        \
     for (size_t i = 0; i < count; i++) \
-        split_one(element_load(b->data, at + i, W), W, is_unsigned, symbols + i, w);
+        split_one(element_load(b->data, i, W), W, is_unsigned, symbols + i, w);
     FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
 }
@@ -368,7 +371,7 @@ static void split_undo(const block_t *b, size_t count, bool is_unsigned, const u
 #undef CALL
 }
 
-#include "predict.h"
+#include "fit.h"
 #include "encode.h"
 #include "decode.h"
 #include "weigh.h"

@@ -14,7 +14,7 @@ typedef struct {
     const block_t *block;
     const known_t *known;
     block_t sample;                         /* pieces of the block, and of what it may be coded with */
-    uint8_t *pieces, *grid, *base, *room;   /* memory: for samples, for a predicted base, for raw bytes */
+    uint8_t *pieces, *grid, *room;          /* memory: for samples, for raw bytes */
     uint8_t *prediction;                    /* as it stands in a payload */
     size_t prediction_bytes;
 } scales_t;
@@ -29,7 +29,6 @@ static size_t scales_lay(scales_t *s, uintptr_t at, size_t count, size_t width)
     LAY(pieces, 3 * SAMPLE_BYTES)
     LAY(grid, 8 * GRID_ELEMENTS)
     LAY(prediction, prediction_bound(count, ROW_LEAST))
-    LAY(base, s->known->predicts == PREDICT_NOTHING ? 0 : s->block->length)
 #undef LAY
     return used;
 }
@@ -89,13 +88,12 @@ static bool prediction_made(scales_t *s, uint32_t row, uint32_t first)
     return s->prediction_bytes != 0;
 }
 
-/* Puts the prediction and what it makes of the base into a block, or a sample. */
-static void prediction_use(scales_t *s, block_t *b)
+/* Puts the prediction into a block, or a sample. */
+static void prediction_use(const scales_t *s, block_t *b)
 {
     b->predicted = s->prediction;
     b->predicted_bytes = s->prediction_bytes;
     prediction_read(s->prediction, s->prediction_bytes, b->length / 4, &b->prediction);
-    predict_base(b, s->base);
 }
 
 /* About how long a delta gets, and with what help of the sibling: contexts, or a prediction. */
@@ -186,8 +184,11 @@ static size_t pack(const block_t *b, const known_t *known, uint8_t *out, size_t 
     if (!memory)
         return NO_MEMORY;
     scales_lay(&s, (uintptr_t)memory, count, width);
+    fenv_t caller;
+    floats_enter(&caller);
     *plan = plan_make(&s);
     size_t size = plan->coded ? encode_planned(&s, plan, out, limit) : 0;
+    floats_leave(&caller);
     scratch_give(memory);
     if (size == 0)
         return 0;

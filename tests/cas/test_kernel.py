@@ -295,6 +295,19 @@ def test_lengths_from_which_only_some_elements_are_counted(element: int, count: 
     check(case(np.random.default_rng(count + element), element, count, 0), NATIVE)
 
 
+@pytest.mark.parametrize(("element", "tokens", "source"), [(5, True, 1), (6, True, 1), (5, False, 4), (6, False, 0)])
+def test_symbols_that_were_not_counted_have_a_place(element: int, tokens: bool, source: int) -> None:
+    """Rare ones, of one parity only, beside those that are counted: in long blocks every other run is."""
+    rng, width, count = np.random.default_rng(element), width_of(element), 150_000
+    base = words(rng, count, width, "normal")
+    step = rng.integers(0, 3, count) * 2 + (rng.random(count) < 0.5) * 40
+    rare = rng.random(count) < 2e-4
+    step[rare] = rng.integers(0, 1 << (8 * width - 8), int(rare.sum()))
+    block = (base + step.astype(base.dtype)).tobytes()
+    row = (384, 7) if source == 4 else (0, 0)
+    check(Case(block, element, tokens, source, base.tobytes() if tokens else None, None, None, *row), NATIVE)
+
+
 @pytest.mark.parametrize("dtype", ["BF16", "F32", "F64"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_whole_blocks_against_every_sort_of_base(dtype: str, kind: str) -> None:

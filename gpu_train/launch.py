@@ -18,7 +18,7 @@ from gpu_train.retention.setting import Retention
 from gpu_train.tables.checkpoint import Checkpoint
 from gpu_train.tables.job import Job, clean_name, new_id
 from gpu_train.workspace import Workspace
-from gpu_train_cas.errors import GpuTrainError, UsageError
+from gpu_train_cas.errors import GpuTrainError, Incomplete, UsageError
 
 PROVIDERS = ("local",)
 
@@ -158,6 +158,11 @@ def _restore(workspace: Workspace, job: Job, resume_from: str | None, refs: Sequ
         checkpoint, path = workspace.checkpoints.resolve(ref)
         if path:
             raise UsageError(f"{ref} names a path inside a checkpoint; a job starts from a whole one: {checkpoint.ref}")
+        if checkpoint.thin and ref == resume_from:
+            raise Incomplete(
+                f"{checkpoint.ref} was thinned: it can serve, not resume; while its optimizer's state is in the trash, "
+                f"`gpu-train checkpoints undo {checkpoint.ref}` brings it back; --load takes it as it is"
+            )
         found.append(checkpoint)
         if checkpoint.ref not in paths:
             paths[checkpoint.ref] = restore_checkpoint(workspace, checkpoint, folder, taken=set(paths.values()))

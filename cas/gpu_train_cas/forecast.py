@@ -37,9 +37,9 @@ class Forecast:
 
 def forecast(
     registry: Registry, tables: Tables, reader: Reader, records: Collection[Digest], instead: Iterable[Entry] = (),
-    progress: OnProgress | None = None,
+    blocks: bytes = b"", progress: OnProgress | None = None,
 ) -> Forecast:  # fmt: skip
-    """What would be freed if these records went, and `instead` (files, directories) stayed in their place.
+    """What would be freed if these records went, and `instead` (files, directories) and `blocks` (digests) stayed.
 
     Records that are in the trash already count as gone.
     """
@@ -59,6 +59,7 @@ def forecast(
         meter.tick()
     for entry in instead:
         mark_entry(reader, entry, others)
+    others.add_all(blocks)
     _add_up(registry, tables, own, others, found)
     meter.tick(last=True)
     return found

@@ -12,10 +12,10 @@ frames go into the pack in the order in which they were read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from gpu_train_cas.added import Added
 from gpu_train_cas.chunking import WHOLE_FILE_BYTES, blocks
@@ -35,8 +35,11 @@ from gpu_train_cas.reader import Reader
 from gpu_train_cas.registry import Registry
 from gpu_train_cas.tensorclass import TensorClass
 from gpu_train_cas.transaction import Tables, Transaction, commit_packs
-from gpu_train_cas.tree import Tree
+from gpu_train_cas.tree import Entry, Tree
 from gpu_train_cas.walk import Exclude, StatCache, Walk
+
+if TYPE_CHECKING:
+    from gpu_train_cas.formats import Cut, Source, Tensor
 
 
 class Writer:
@@ -107,6 +110,22 @@ class Writer:
         pairer = self._pairer(bases)
         return Walk(self, None, None, pairer, Meter("reading", progress)).single(os.fsencode(path), name)
 
+    def add_rewritten(
+        self, root: Entry, edits: Mapping[bytes, Cut | None], progress: OnProgress | None = None
+    ) -> Added:
+        """A stored directory once more, without some of its files and folders and with others cut.
+
+        `edits` are paths below `root`: None leaves one out, a cut leaves a part of a file out. What is not named is
+        taken as it is and not read.
+
+        Raises:
+            NotFound, Damaged: when something that stays is not there or cannot be read.
+            StorageFull: when the disk is full.
+        """
+        from gpu_train_cas.rewrite import Rewrite  # noqa: PLC0415  few writers rewrite anything
+
+        return Rewrite(self, self._reader, edits, Meter("rewriting", progress)).tree(root)
+
     def _pairer(self, bases: Bases | None) -> Pairer:
         """Who finds bases; they are read from their originals where these still are."""
         self._originals.close()
@@ -139,10 +158,17 @@ class Writer:
         self, fd: int, found: os.stat_result, shape: Layout | None, pairing: Pairing, added: Added, meter: Meter
     ) -> tuple[Digest, Digest | None]:
         """See `Sink.put_file`."""
-        source = FileSource(fd)
+        tensors = shape.tensors if shape else ()
+        return self.put_source(FileSource(fd), holes_of(fd, found), shape, tensors, pairing, added, meter)
+
+    def put_source(
+        self, source: Source, holes: Sequence[tuple[int, int]], shape: Layout | None, tensors: Sequence[Tensor],
+        pairing: Pairing, added: Added, meter: Meter,
+    ) -> tuple[Digest, Digest | None]:  # fmt: skip
+        """See `Sink.put_source`."""
         hasher = FileHasher()
         digests, ends = bytearray(), []
-        spans = blocks(source, shape, holes_of(fd, found))
+        spans = blocks(source, shape, holes)
         for named in self._namer.name(source, spans, pairing, self._base_reader, hasher):
             span = named.span
             stored_bytes = None if named.encoded is None else len(named.encoded.payload)
@@ -158,13 +184,10 @@ class Writer:
             meter.tick()
         digest = hasher.digest()
         manifest = None
-        if len(ends) > 1 or bytes(digests) == HOLE or (shape is not None and shape.tensors):
-            manifest = self._put_manifest(
-                Manifest(
-                    found.st_size, digest, bytes(digests), ends,
-                    shape.format if shape else "", shape.tensors if shape else (),
-                ), added,
-            )  # fmt: skip
+        if len(ends) > 1 or bytes(digests) == HOLE or tensors:
+            format = shape.format if shape else ""
+            made = Manifest(source.size_bytes, digest, bytes(digests), ends, format, tensors)
+            manifest = self._put_manifest(made, added)
         return digest, manifest
 
     def put_whole(self, fd: int, found: os.stat_result, added: Added, meter: Meter) -> Digest:
@@ -172,6 +195,10 @@ class Writer:
         data = os.pread(fd, WHOLE_FILE_BYTES + 1, 0)
         if len(data) != found.st_size:
             raise SourceChanged(f"it was {found.st_size} bytes long and is {len(data)} now")
+        return self.put_bytes(data, added, meter)
+
+    def put_bytes(self, data: bytes, added: Added, meter: Meter) -> Digest:
+        """See `Sink.put_bytes`."""
         digest = digest_of(data)
         meter.progress.done_bytes += len(data)
         stored_bytes = None

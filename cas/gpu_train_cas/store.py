@@ -226,12 +226,13 @@ class Store:
         )
 
     def forecast(
-        self, records: Collection[Digest], instead: Iterable[Entry] = (), progress: OnProgress | None = None
-    ) -> Forecast:
+        self, records: Collection[Digest], instead: Iterable[Entry] = (), blocks: bytes = b"",
+        progress: OnProgress | None = None,
+    ) -> Forecast:  # fmt: skip
         """What would be freed if some records went; see `forecast`."""
         from gpu_train_cas.forecast import forecast  # noqa: PLC0415
 
-        return forecast(self.registry, self.tables, self.reader, records, instead, progress)
+        return forecast(self.registry, self.tables, self.reader, records, instead, blocks, progress)
 
     def change(
         self, items: Sequence[T], do: Callable[[Transaction, Sequence[T]], Iterable[R]], purpose: str = "commit"
@@ -247,7 +248,6 @@ class Store:
         """
         from gpu_train_cas.batch import by_batches  # noqa: PLC0415
 
-        reserve = Reserve(self.folders.packs.parent)
         results: list[R] = []
 
         def batch(part: Sequence[T]) -> bool:
@@ -256,10 +256,19 @@ class Store:
             results.extend(done)
             return True
 
+        self.with_reserve(lambda: by_batches(items, batch))
+        return results
+
+    def with_reserve(self, do: Callable[[], R]) -> R:
+        """Do something small that leads to room later; where the disk is full, again with a part of the reserve.
+
+        Raises:
+            StorageFull: when there is no room even so.
+        """
+        reserve = Reserve(self.folders.packs.parent)
         while True:
             try:
-                by_batches(items, batch)
-                return results
+                return do()
             except StorageFull:
                 if not reserve.lend():
                     raise

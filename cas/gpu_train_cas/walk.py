@@ -17,7 +17,9 @@ from gpu_train_cas.progress import Meter
 from gpu_train_cas.tree import MODE_MASK, Entry, EntryKind, Tree
 
 if TYPE_CHECKING:
-    from gpu_train_cas.formats import Items
+    from collections.abc import Sequence
+
+    from gpu_train_cas.formats import Items, Source, Tensor
 
 MAX_DEPTH = 200
 """Folders within folders: each level holds a file descriptor while it is read."""
@@ -51,6 +53,17 @@ class Sink(Protocol):
 
     def put_whole(self, fd: int, found: os.stat_result, added: Added, meter: Meter) -> Digest:
         """Store an open file of at most WHOLE_FILE_BYTES; its digest."""
+        ...
+
+    def put_source(
+        self, source: Source, holes: Sequence[tuple[int, int]], shape: Layout | None, tensors: Sequence[Tensor],
+        pairing: Pairing, added: Added, meter: Meter,
+    ) -> tuple[Digest, Digest | None]:  # fmt: skip
+        """Store bytes that are no open file, cut as `shape` says; the manifest tells of `tensors`."""
+        ...
+
+    def put_bytes(self, data: bytes, added: Added, meter: Meter) -> Digest:
+        """Store at most WHOLE_FILE_BYTES; their digest."""
         ...
 
     def put_tree(self, tree: Tree, added: Added) -> Digest:
@@ -92,7 +105,9 @@ class Walk:
             entry = self._file(fd, own, own, found, follow=True)
         finally:
             os.close(fd)
-        return self._finish(self._close_directory(b"", [_renamed(entry, name or own)], 0o755, found.st_mtime_ns))
+        return self._finish(
+            directory_entry(self._sink, self._added, b"", [_renamed(entry, name or own)], 0o755, found.st_mtime_ns)
+        )
 
     def _finish(self, root: Entry) -> Added:
         self._added.root = root
@@ -115,14 +130,7 @@ class Walk:
                     entries.append(entry)
         finally:
             os.close(fd)
-        return self._close_directory(name, entries, stat.S_IMODE(found.st_mode), found.st_mtime_ns)
-
-    def _close_directory(self, name: bytes, entries: list[Entry], mode: int, mtime_ns: int) -> Entry:
-        tree = Tree.of(entries)
-        return Entry(
-            name, EntryKind.DIRECTORY, mode & MODE_MASK, mtime_ns, sum(e.size_bytes for e in entries if e.files),
-            self._sink.put_tree(tree, self._added), None, tree.content(), sum(e.files for e in entries),
-        )  # fmt: skip
+        return directory_entry(self._sink, self._added, name, entries, stat.S_IMODE(found.st_mode), found.st_mtime_ns)
 
     def _entry(self, folder: int, name: bytes, path: bytes) -> Entry | None:
         try:
@@ -208,6 +216,15 @@ class Walk:
             return None
         self._meter.progress.done_bytes += found.st_size
         return _file_entry(found, *known)
+
+
+def directory_entry(sink: Sink, added: Added, name: bytes, entries: Sequence[Entry], mode: int, mtime_ns: int) -> Entry:
+    """Store a directory of these entries; the entry that it is itself."""
+    tree = Tree.of(entries)
+    return Entry(
+        name, EntryKind.DIRECTORY, mode & MODE_MASK, mtime_ns, sum(e.size_bytes for e in entries if e.files),
+        sink.put_tree(tree, added), None, tree.content(), sum(e.files for e in entries),
+    )  # fmt: skip
 
 
 def _file_entry(found: os.stat_result, digest: Digest, manifest: Digest | None) -> Entry:

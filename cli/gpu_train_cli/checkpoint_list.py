@@ -164,6 +164,7 @@ def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
         "committed_at": moment(checkpoint.committed_ns),
         "record": checkpoint.record.hex() if checkpoint.record else None,
         "source": checkpoint.source,
+        "thinned_at": moment(checkpoint.thin["thinned_ns"]) if checkpoint.thin else None,
         "code": job.code if job else None,
         "data": list(job.data) if job else [],
     }
@@ -178,6 +179,7 @@ def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
         ("stored", plain(fields["committed_at"])),
         ("metrics", plain(checkpoint.metrics)),
         ("tags", plain(checkpoint.tags)),
+        ("thinned", f"{plain(fields['thinned_at'])}: it can serve, not resume" if checkpoint.thin else "-"),
         ("kept", "yes" if checkpoint.kept else "-"),
         ("code", plain(fields["code"])),
         ("data", plain(fields["data"])),

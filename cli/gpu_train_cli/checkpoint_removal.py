@@ -59,7 +59,9 @@ def remove(invocation: Invocation, refs: tuple[str, ...], dry_run: bool, yes: bo
 @reading
 @pass_invocation
 def undo(invocation: Invocation, refs: tuple[str, ...], output: Output) -> None:
-    """Bring back what the last removal took, or what is named: a removed checkpoint, or JOB with all that it lost.
+    """Bring back what the last removal took, or what is named: a checkpoint, or JOB with all that it lost.
+
+    The optimizer's state that `thin` dropped comes back in the same way.
 
     What a retention policy dropped by itself comes back when it is named. `checkpoints list --trash` lists what can
     be brought back.
@@ -71,16 +73,20 @@ def undo(invocation: Invocation, refs: tuple[str, ...], output: Output) -> None:
         done = removal.undo(workspace, refs)
         jobs = [workspace.jobs.get(job_id) for job_id in dict.fromkeys(c.job_id for c in done.checkpoints)]
         governed = [job.id for job in jobs if job is not None and not retention_of(workspace, job).keeps_all]
-    _list(done.checkpoints, output, {"jobs": [job.id for job in done.jobs], "lost": [c.ref for c in done.lost]})
+    found = [*done.checkpoints, *done.whole]
+    _list(found, output, {"jobs": [job.id for job in done.jobs], "lost": [c.ref for c in done.lost]})
     if output.for_people:
         for job in done.jobs:
             note(f"job {job.id} came back")
-        note(f"{count(len(done.checkpoints), 'checkpoint')} came back")
+        if done.checkpoints or not done.whole:
+            note(f"{count(len(done.checkpoints), 'checkpoint')} came back")
+        if done.whole:
+            note(f"{count(len(done.whole), 'thinned checkpoint')} whole again")
         for job_id in governed:
             note(f"the policy of {job_id} may drop them again; `gpu-train checkpoints keep REF` forbids that")
     for checkpoint in done.lost:
         warn(f"{checkpoint.ref} cannot come back: gc has taken its bytes")
-    if done.lost and not (done.checkpoints or done.jobs):
+    if done.lost and not (found or done.jobs):
         click.get_current_context().exit(FAILED)
 
 

@@ -37,6 +37,7 @@ checkpoints = Group(
         "unkeep": Lazy(f"{_REMOVAL}:unkeep", "Allow it again."),
         "rm": Lazy(f"{_REMOVAL}:remove", "Move checkpoints to the trash."),
         "prune": Lazy("gpu_train_cli.prune:prune", "Move what no retention policy preserves to the trash."),
+        "thin": Lazy("gpu_train_cli.thin:thin", "Drop the optimizer's state of old checkpoints."),
         "undo": Lazy(f"{_REMOVAL}:undo", "Bring removed checkpoints back."),
     },
 )
@@ -50,7 +51,7 @@ def checkpoint_row(checkpoint: Checkpoint) -> dict[str, object]:
         "step": checkpoint.step,
         "state": checkpoint.state,
         "proof": checkpoint.proof,
-        "type": None,
+        "type": "optimizer-free" if checkpoint.thin else None,
         "base_model": None,
         "size_bytes": checkpoint.size_bytes,
         "stored_bytes": checkpoint.stored_bytes,

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -178,24 +179,37 @@ def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Adde
     newest, twin = _newest_and_whole(workspace.checkpoints.newest_versions_in(txn.txn, row.job_id, row.name))
     if twin is not None and twin.identity == added.root.identity:
         merged = _merged(twin, row)
-        if twin.removed_ns is None:
-            if merged != twin:
-                workspace.checkpoints.put_in(txn, merged)
-            return Stored(merged, False, 0)
-        back = _brought_back(workspace, txn, merged)
-        if back is not None:
-            return Stored(back, False, 0, brought_back=True)
+        here = merged if twin.removed_ns is None else _brought_back(workspace, txn, merged)
+        if here is not None:
+            if here.thin:
+                here = _whole_again(txn, here, row, added)
+            if here != twin:
+                workspace.checkpoints.put_in(txn, here)
+            return Stored(here, False, 0, brought_back=twin.removed_ns is not None)
     late = newest is not None and _is_completed_by(newest, row, finished)
     name = newest.name if newest is not None and late else next_version(row.name, newest)
-    meta: dict[str, Any] = {
-        "step": row.step, "state": row.state, "proof": row.proof, "metrics": dict(row.metrics), "tags": dict(row.tags),
-        "committed_ns": row.committed_ns, "source": row.source,
-    }  # fmt: skip
-    record = txn.put_record(Record("checkpoint", row.job_id, name, row.created_ns, added.root, meta))
+    record = txn.put_record(_record(row, name, added))
     row = replace(row, name=name, record=record, identity=added.root.identity)
     if newest is not None and late:
         return _completed(workspace, txn, newest, row, added)
     return Stored(workspace.checkpoints.add_in(txn, row), True, added.new_bytes)
+
+
+def _record(row: Checkpoint, name: str, added: Added) -> Record:
+    meta: dict[str, Any] = {
+        "step": row.step, "state": row.state, "proof": row.proof, "metrics": dict(row.metrics), "tags": dict(row.tags),
+        "committed_ns": row.committed_ns, "source": row.source,
+    }  # fmt: skip
+    return Record("checkpoint", row.job_id, name, row.created_ns, added.root, meta)
+
+
+def _whole_again(txn: Transaction, thin: Checkpoint, row: Checkpoint, added: Added) -> Checkpoint:
+    """A thinned checkpoint with all of its content, which has come in once more."""
+    if thin.record is not None:
+        with suppress(NotFound):
+            txn.trash(thin.record, row.committed_ns)
+    record = txn.put_record(_record(row, thin.name, added))
+    return replace(thin, record=record, size_bytes=added.size_bytes, files=added.files, thin={})
 
 
 def _is_completed_by(old: Checkpoint, new: Checkpoint, finished: Finished) -> bool:
@@ -218,7 +232,7 @@ def _completed(workspace: Workspace, txn: Transaction, old: Checkpoint, new: Che
     row = replace(
         _merged(old, new), record=new.record, identity=new.identity, created_ns=new.created_ns, files=new.files,
         size_bytes=new.size_bytes, stored_bytes=old.stored_bytes + added.stored_bytes, pattern=new.pattern,
-        classes=old.classes or new.classes,
+        classes=old.classes or new.classes, thin={},
     )  # fmt: skip
     workspace.checkpoints.put_in(txn, row)
     if old.record != new.record:

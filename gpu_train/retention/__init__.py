@@ -11,7 +11,8 @@ and jobs to the trash and back: `removal` those that refs name, `job_removal` wh
 there for good.
 
 What leaves goes to the trash first: its record is marked (cas/spec/gc.md), its row moves to the table of removed
-checkpoints, both in one transaction. gc takes the bytes when `defaults.trash_days` are over.
+checkpoints, both in one transaction. `thinning` gives a checkpoint a record without its optimizer's state, which
+`optimizer` finds; the old record goes to the trash. gc takes the bytes when `defaults.trash_days` are over.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gpu_train.retention.purging import Purged, purge
     from gpu_train.retention.removal import find, keep, remove, undo
     from gpu_train.retention.setting import Best, Retention
+    from gpu_train.retention.thinning import Thinning, old_ones, plan_thinning, thin
     from gpu_train.retention.trash import Trash
 
 __all__ = [
@@ -36,16 +38,20 @@ __all__ = [
     "Plan",
     "Purged",
     "Retention",
+    "Thinning",
     "Trash",
     "find",
     "jobs_of_project",
     "keep",
+    "old_ones",
     "plan_for",
     "plan_for_jobs",
+    "plan_thinning",
     "prune",
     "purge",
     "remove",
     "remove_jobs",
+    "thin",
     "undo",
 ]
 
@@ -58,6 +64,7 @@ __getattr__, __dir__ = lazy_names(
         "gpu_train.retention.purging": ("Purged", "purge"),
         "gpu_train.retention.removal": ("find", "keep", "remove", "undo"),
         "gpu_train.retention.setting": ("Best", "Retention"),
+        "gpu_train.retention.thinning": ("Thinning", "old_ones", "plan_thinning", "thin"),
         "gpu_train.retention.trash": ("Trash",),
     },
 )

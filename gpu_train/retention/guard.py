@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from gpu_train.tables.checkpoint import VERIFIED, Checkpoint
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas.registry import Txn
+
+_DEPLOYED = "it is tagged as deployed"
 
 
 class Guards:
@@ -35,7 +35,7 @@ class Guards:
         if checkpoint.kept:
             found.append("it is kept (`gpu-train checkpoints unkeep`)")
         if checkpoint.is_deployed:
-            found.append("it is tagged as deployed")
+            found.append(_DEPLOYED)
         job = self._started_from.get(checkpoint.ref)
         if job is not None:
             found.append(f"job {job} started from it and is still running")
@@ -43,15 +43,19 @@ class Guards:
             found.append("it is the newest whole one of a job that is still running")
         return found
 
+    def against_thinning(self, checkpoint: Checkpoint) -> list[str]:
+        """Why nobody may take a checkpoint's optimizer's state away now. One that only serves does not need it."""
+        found = self.against_removal(checkpoint)
+        if checkpoint.is_deployed:
+            found.remove(_DEPLOYED)
+        return found + self._not_pushed(checkpoint)
+
     def against_retention(self, checkpoint: Checkpoint) -> list[str]:
         """Why no policy may drop a checkpoint now."""
         found = self.against_removal(checkpoint)
         if self.is_last(checkpoint) and not self.is_live(checkpoint.job_id):
             found.append("it is the newest whole one")
-        missing = self._missing(checkpoint.pushed)
-        if missing:
-            found.append(f"it is not yet in {', '.join(missing)}")
-        return found
+        return found + self._not_pushed(checkpoint)
 
     def is_last(self, checkpoint: Checkpoint) -> bool:
         """Whether it is its job's newest whole one."""
@@ -64,5 +68,6 @@ class Guards:
             self._last[job_id] = next((c.seq for c in newest if c.state == VERIFIED), None)
         return self._last[job_id]
 
-    def _missing(self, pushed: Collection[str]) -> list[str]:
-        return [sink for sink in self._sinks if sink not in pushed]
+    def _not_pushed(self, checkpoint: Checkpoint) -> list[str]:
+        missing = [sink for sink in self._sinks if sink not in checkpoint.pushed]
+        return [f"it is not yet in {', '.join(missing)}"] if missing else []

@@ -8,20 +8,22 @@ from dataclasses import dataclass, replace
 from gpu_train.errors import Protected
 from gpu_train.ref import Ref
 from gpu_train.retention.guard import Guards
+from gpu_train.retention.thinning import make_whole, thinned
 from gpu_train.retention.trash import Moved, Trash
 from gpu_train.tables.checkpoint import Checkpoint
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
-from gpu_train_cas.errors import NotFound, UsageError
+from gpu_train_cas.errors import Incomplete, NotFound, UsageError
 
 COMMAND = "checkpoints rm"
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What came back, and what could not since gc has taken its bytes."""
+    """What came back, what was thinned and is whole again, and what could not since gc has taken its bytes."""
 
     checkpoints: Sequence[Checkpoint]
+    whole: Sequence[Checkpoint] = ()
     jobs: Sequence[Job] = ()
     lost: Sequence[Checkpoint] = ()
 
@@ -76,26 +78,36 @@ def keep(workspace: Workspace, checkpoints: Iterable[Checkpoint], *, kept: bool 
 
 
 def undo(workspace: Workspace, refs: Sequence[str] = ()) -> Undone:
-    """Bring back what the last command removed, or what refs name: a checkpoint, or a job with all that it lost.
+    """Take back what the last command did, or what refs name: a checkpoint that was removed or thinned, or a job's all.
 
     Raises:
         NotFound: when there is nothing of the kind in the trash.
         StorageFull: when there is not even room to note it.
     """
-    trash = Trash(workspace)
-    wanted = _named(workspace, refs) if refs else trash.last()
-    if not wanted:
+    removed, thin = _named(workspace, refs) if refs else _last(workspace)
+    if not (removed or thin):
         raise NotFound("nothing was removed that could be brought back; `gpu-train checkpoints list --trash` is empty")
-    back = trash.undo(wanted)
-    there = {(c.job_id, c.seq) for c in back.checkpoints}
+    back = Trash(workspace).undo(removed)
+    whole = make_whole(workspace, thin)
+    there = {(c.job_id, c.seq) for c in (*back.checkpoints, *whole)}
     with workspace.store.registry.read() as txn:
-        left = [workspace.checkpoints.get_removed_in(txn, c.job_id, c.seq) for c in wanted.checkpoints]
-    lost = [c for c in left if c is not None and (c.job_id, c.seq) not in there]
-    return Undone(back.checkpoints, back.jobs, lost)
+        left = [workspace.checkpoints.get_removed_in(txn, c.job_id, c.seq) for c in removed.checkpoints]
+    lost = [c for c in (*left, *thin) if c is not None and (c.job_id, c.seq) not in there]
+    return Undone(back.checkpoints, whole, back.jobs, lost)
 
 
-def _named(workspace: Workspace, refs: Iterable[str]) -> Moved:
+def _last(workspace: Workspace) -> tuple[Moved, list[Checkpoint]]:
+    """What the last command removed or thinned."""
+    removed, thin = Trash(workspace).last(), thinned(workspace)
+    last_thin_ns = max((c.thin["thinned_ns"] for c in thin), default=0)
+    if removed and removed.when_ns > last_thin_ns:
+        return removed, []
+    return Moved(), [c for c in thin if c.thin["thinned_ns"] == last_thin_ns]
+
+
+def _named(workspace: Workspace, refs: Iterable[str]) -> tuple[Moved, list[Checkpoint]]:
     found: dict[tuple[str, int], Checkpoint] = {}
+    thin: dict[tuple[str, int], Checkpoint] = {}
     jobs: dict[str, Job] = {}
     for text in refs:
         ref = Ref.parse(text)
@@ -104,7 +116,20 @@ def _named(workspace: Workspace, refs: Iterable[str]) -> Moved:
             jobs[job.id] = job
         owner = job or workspace.jobs.find(ref.job)
         named = workspace.checkpoints.removed(owner.id, ref)
-        if not named and (job is None or ref.selector):
+        slim = [] if named and ref.selector else _thin_ones(workspace, owner, ref)
+        if not (named or slim) and (job is None or ref.selector):
             raise NotFound(f"{text} names nothing that was removed; `gpu-train checkpoints list --trash` shows what is")
         found |= {(c.job_id, c.seq): c for c in named}
-    return Moved(list(found.values()), list(jobs.values()))
+        thin |= {(c.job_id, c.seq): c for c in slim}
+    return Moved(list(found.values()), list(jobs.values())), list(thin.values())
+
+
+def _thin_ones(workspace: Workspace, job: Job, ref: Ref) -> list[Checkpoint]:
+    """The thinned checkpoints that a ref names: one, or all of its job."""
+    if not ref.selector:
+        return [c for c in workspace.checkpoints.list(job.id) if c.thin]
+    try:
+        checkpoint, _ = workspace.checkpoints.resolve(ref)
+    except (NotFound, Incomplete):
+        return []
+    return [checkpoint] if checkpoint.thin else []

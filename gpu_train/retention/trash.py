@@ -49,6 +49,12 @@ class Moved:
                 moved.checkpoints.append(item)
         return moved
 
+    @property
+    def when_ns(self) -> int:
+        """When the last of it was removed; 0 for nothing."""
+        items: list[Checkpoint | Job] = [*self.checkpoints, *self.jobs]
+        return max((item.removed_ns or 0 for item in items), default=0)
+
     def __bool__(self) -> bool:
         return bool(self.checkpoints or self.jobs)
 
@@ -72,7 +78,7 @@ class Trash:
         """What the last command removed; what policies have dropped since does not count."""
         items: list[Checkpoint | Job] = [*self.list(), *self._workspace.jobs.removed()]
         by_people = [item for item in items if item.removed_by != POLICY]
-        last_ns = max((item.removed_ns or 0 for item in by_people), default=0)
+        last_ns = Moved.of(by_people).when_ns
         return Moved.of(item for item in by_people if item.removed_ns == last_ns)
 
     def remove(
@@ -152,6 +158,13 @@ class Trash:
     def _is_purged(self, txn: Txn, job_id: str) -> bool:
         job = self._workspace.jobs.get(job_id, txn)
         return job is not None and job.purged
+
+
+def trash_record(workspace: Workspace, txn: Transaction, checkpoint: Checkpoint, when_ns: int) -> None:
+    """Move the record of a checkpoint that gets another one to the trash, unless a second name has it too."""
+    rows = workspace.checkpoints.scan(txn.txn, checkpoint.job_id)
+    if checkpoint.record is not None and sum(c.record == checkpoint.record for c in rows) == 1:
+        _trash(txn, checkpoint.record, when_ns)
 
 
 def _trash(txn: Transaction, record: Digest, when_ns: int) -> None:

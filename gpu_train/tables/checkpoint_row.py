@@ -51,6 +51,8 @@ class Checkpoint:
             the most deltas on top of each other.
         kept: whether a person forbade to remove it.
         pushed: the sinks that hold it: address -> when that was proven (ns).
+        thin: for one whose optimizer's state was dropped: when (`thinned_ns`), and what it was before: its `record`,
+            `size_bytes` and `files`. Empty for all others.
         removed_ns, removed_by, removed_why: for one that was removed, when, by which command, and why.
     """
 
@@ -77,6 +79,7 @@ class Checkpoint:
     classes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     kept: bool = False
     pushed: Mapping[str, int] = field(default_factory=dict)
+    thin: Mapping[str, Any] = field(default_factory=dict)
     removed_ns: int | None = None
     removed_by: str = ""
     removed_why: str = ""

@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 
+import numpy as np
 import pytest
 
 import gpu_train
@@ -189,3 +190,28 @@ def test_a_running_job_is_not_removed(trained) -> None:
     with gpu_train.Workspace.open(trained.program.home) as workspace:
         workspace.jobs.update("demo-abcdef", status="running")
     assert "demo-abcdef is running and cannot be removed" in trained.program("jobs", "rm", "demo", "-y", code=6).stderr
+
+
+def test_thin_through_the_program(program, safetensors) -> None:
+    for step in (1, 2, 3):
+        folder = program.cwd / "run" / f"checkpoint-{step}"
+        model = {"w": np.full(50_000, step, np.float32)}
+        safetensors(folder / "model.safetensors", model)
+        safetensors(folder / "optimizer.safetensors", {"w.exp_avg": model["w"], "w.exp_avg_sq": model["w"] ** 2})
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    program("checkpoints", "import", program.cwd / "run", "--job", "r")
+    assert "'r' is a job: say which of its checkpoints" in program("checkpoints", "thin", "r", code=2).stderr
+    would = json.loads(program("checkpoints", "thin", "r", "--keep-latest", "1", "-n", "-o", "json").stdout)
+    assert (would["thinned"], would["dry_run"]) == (2, True) and would["freed_bytes"] > 0
+    assert [row["dropped"] for row in would["checkpoints"]] == [["optimizer.safetensors"]] * 2
+    assert "give --yes" in program("checkpoints", "thin", "r", "--keep-latest", "1", code=2).stderr
+    done = program("checkpoints", "thin", "r", "--keep-latest", "1", "--yes")
+    assert "782 KiB of optimizer state of 2 checkpoints went to the trash" in done.stderr
+    again = program("checkpoints", "thin", "r@step:1", "-y")
+    assert "it is thin already" in again.stdout
+    shown = json.loads(program("checkpoints", "show", "r@step:1", "-o", "json").stdout)
+    assert shown["type"] == "optimizer-free" and shown["thinned_at"] and shown["files"] == 2
+    assert ": it can serve, not resume\n" in program("checkpoints", "show", "r@step:1").stdout
+    assert "2 thinned checkpoints whole again\n" in program("checkpoints", "undo").stderr
+    assert json.loads(program("checkpoints", "show", "r@step:1", "-o", "json").stdout)["thinned_at"] is None
+    assert "no checkpoint is so old" in program("checkpoints", "thin", "r", "--older-than", "1d", "-y").stderr

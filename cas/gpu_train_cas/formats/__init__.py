@@ -3,7 +3,8 @@
 A `Source` is bytes to look at (`FileSource` for an open file, `BytesSource` for memory). `layout`
 gives a `Layout` of `Tensor` extents, or None for a file to be treated as opaque; `parse` does the
 same and says what is wrong; `self_proof` tells whether a file is complete by its own account;
-`read_items` reads what the parts of a torch.distributed.checkpoint are called. The `name` is a hint:
+`read_items` reads what the parts of a torch.distributed.checkpoint are called; `cut_state` says how to
+take a part of a training's state out of a file. The `name` is a hint:
 content decides where it can. Formats, limits and rules: cas/spec/formats.md. A format's module is loaded when
 the first file of its kind is met.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpu_train_cas.formats.container import layout, parse, read_items, self_proof
+from gpu_train_cas.formats.container import cut_state, layout, parse, read_items, self_proof
 from gpu_train_cas.formats.kind import METADATA
 from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat, Unsupported
 from gpu_train_cas.formats.source import BytesSource, FileSource, Source
@@ -26,13 +27,16 @@ if TYPE_CHECKING:
     from gpu_train_cas.formats import npy as npy
     from gpu_train_cas.formats import npz as npz
     from gpu_train_cas.formats import safetensors as safetensors
+    from gpu_train_cas.formats import torchcut as torchcut
     from gpu_train_cas.formats import torchzip as torchzip
+    from gpu_train_cas.formats.cut import Cut
     from gpu_train_cas.formats.dcp import Items
 
 __all__ = [
     "ITEM_BYTES",
     "METADATA",
     "BytesSource",
+    "Cut",
     "FileSource",
     "FormatError",
     "Items",
@@ -41,6 +45,7 @@ __all__ = [
     "Tensor",
     "UnknownFormat",
     "Unsupported",
+    "cut_state",
     "layout",
     "parse",
     "read_items",
@@ -49,6 +54,6 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {"gpu_train_cas.formats.dcp": ("Items",)},
-    modules=("archive", "dcp", "gguf", "npy", "npz", "safetensors", "torchzip"),
+    {"gpu_train_cas.formats.cut": ("Cut",), "gpu_train_cas.formats.dcp": ("Items",)},
+    modules=("archive", "dcp", "gguf", "npy", "npz", "safetensors", "torchcut", "torchzip"),
 )

@@ -114,6 +114,23 @@ def read_archive(source: Source, end: int) -> Archive:
     return Archive(start, directory_end - size, end, tuple(records))
 
 
+def directory_entries(source: Source, archive: Archive) -> list[tuple[Record, bytes]]:
+    """The records of an archive that begins where its file does, each with its own bytes of the directory.
+
+    Raises:
+        FormatError: when other bytes lie before the archive, so that its offsets count from elsewhere.
+    """
+    data = read_exactly(source, archive.end - archive.directory, archive.directory, "a zip directory")
+    found, at = [], 0
+    for expected in archive.records:
+        record, following = _record(data, at, 0)
+        if record != expected:
+            raise FormatError("a zip archive does not begin where its file does")
+        found.append((record, data[at:following]))
+        at = following
+    return found
+
+
 def self_proof(source: Source) -> bool:
     """Whether an archive ends where the file ends, and its first and last record lie where it says.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat, Uns
 from gpu_train_cas.formats.source import Source
 
 if TYPE_CHECKING:
+    from gpu_train_cas.formats.cut import Cut
     from gpu_train_cas.formats.dcp import Items
 
 _NEVER_EMPTY = (".pt", ".pth", ".ckpt", ".npy", ".npz", ".gguf")
@@ -48,6 +49,24 @@ def layout(source: Source, name: str = "", items: Items | None = None) -> Layout
 def read_items(source: Source) -> Items:
     """The items that a `.metadata` file lists; nothing when it cannot be read."""
     return formats.dcp.read_items(source)
+
+
+def cut_state(source: Source, name: str, drop: Callable[[str], bool], items: Items | None = None) -> Cut | None:
+    """How to take a part of a training's state out of a file, and leave the rest where it is; None when it has none.
+
+    In a torch archive of a dict, `drop` is asked for the keys of that dict; in a `.distcp` file, for the names of its
+    items in `items`.
+
+    Raises:
+        FormatError: when that cannot be done, saying why.
+    """
+    with _foreseen(name):
+        if name.endswith(DISTCP):
+            own = (items or {}).get(name.rpartition("/")[2], ())
+            return formats.dcp.cut_items(own, source.size_bytes, drop)
+        if kind_of(source, name) == "zip":
+            return formats.torchcut.cut_torch(source, drop)
+    return None
 
 
 def self_proof(source: Source, name: str = "") -> bool | None:

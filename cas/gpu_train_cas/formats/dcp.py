@@ -6,10 +6,11 @@ Layout: torch/distributed/checkpoint/metadata.py (`Metadata.storage_data`) and f
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpu_train_cas.formats import pickle
+from gpu_train_cas.formats.cut import Cut
 from gpu_train_cas.formats.layout import FormatError, Layout, plain
 from gpu_train_cas.formats.pickle import Object
 from gpu_train_cas.formats.source import Source
@@ -52,6 +53,22 @@ def read_items(source: Source) -> Items:
         if isinstance(name, str) and isinstance(path, str) and isinstance(offset, int) and isinstance(length, int):
             found.setdefault(path, []).append(Item(offset, length, plain(name)[:MAX_NAME]))
     return {path: sorted(items) for path, items in found.items()}
+
+
+def cut_items(items: Sequence[Item], size_bytes: int, drop: Callable[[str], bool]) -> Cut | None:
+    """How to leave the items of a `.distcp` file out whose name `drop` accepts; None when there are none.
+
+    The other items stay where `.metadata` says. Whoever reads one that was left out finds no archive there, and fails.
+
+    Raises:
+        FormatError: when the items do not lie in the file one after another.
+    """
+    ends = [0, *(item.offset + item.length for item in items)]
+    if any(item.offset < end for item, end in zip(items, ends, strict=False)) or ends[-1] > size_bytes:
+        raise FormatError("the items of .metadata overlap, or leave the file")
+    gone = [item for item in items if drop(item.name)]
+    holes = [(item.offset, item.offset + item.length) for item in gone if item.length]
+    return Cut(list(dict.fromkeys(item.name for item in gone)), holes, size_bytes) if gone else None
 
 
 def named(layout: Layout, items: Sequence[Item]) -> Layout:

@@ -62,7 +62,17 @@ def read(data: bytes, max_opcodes: int = MAX_OPCODES) -> Any:
     Raises:
         FormatError: for bytes that are no pickle, end early or have more opcodes than the limit.
     """
+    return _run(_Machine(data), max_opcodes)
+
+
+def references(data: bytes, max_opcodes: int = MAX_OPCODES) -> list[Reference]:
+    """Every persistent id that reading the pickle asks for, wherever it goes; raises as `read`."""
     machine = _Machine(data)
+    _run(machine, max_opcodes)
+    return machine.references
+
+
+def _run(machine: _Machine, max_opcodes: int) -> Any:
     try:
         return machine.run(max_opcodes)
     except (IndexError, KeyError, ValueError, struct.error) as e:
@@ -94,6 +104,7 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
+        self.references: list[Reference] = []
 
     def run(self, max_opcodes: int) -> Any:
         data = self.data
@@ -127,6 +138,10 @@ class _Machine:
 
     def push(self, value: Any) -> None:
         self.stack.append(value)
+
+    def refer(self, pid: Any) -> None:
+        self.references.append(Reference(pid))
+        self.stack.append(self.references[-1])
 
     def mark(self) -> None:
         self.marks.append(self.stack)
@@ -241,7 +256,7 @@ _PUSHES: dict[int, _Step] = {
     0x96: _counted(8, bytes), 0x8A: _counted(1, _long), 0x8B: _counted(4, _long),
     ord("I"): _line(_integer), ord("L"): _line(_integer), ord("F"): _line(float), ord("V"): _line(_latin),
     ord("S"): _line(lambda line: _latin(line.strip()[1:-1])),
-    ord("P"): _line(lambda line: Reference(_latin(line))),
+    ord("P"): lambda m: m.refer(_latin(m.line())),
     0x85: _tuple(1), 0x86: _tuple(2), 0x87: _tuple(3),
     ord("h"): _get(1), ord("j"): _get(4), ord("q"): _put(1), ord("r"): _put(4),
     0x80: _skip(1), 0x95: _skip(8), 0x98: _skip(0),  # PROTO, FRAME, READONLY_BUFFER: nothing that we need
@@ -268,7 +283,7 @@ _CHANGES: dict[int, _Step] = {
     ord("i"): lambda m: m.made([Global(_latin(m.line()), _latin(m.line())), *m.to_mark()]),
     ord("c"): lambda m: m.named(_latin(m.line()), _latin(m.line())),
     0x93: lambda m: m.named(*m.pop(2)),
-    ord("Q"): lambda m: m.push(Reference(*m.pop(1))),
+    ord("Q"): lambda m: m.refer(*m.pop(1)),
     ord("p"): _Machine.put,
     ord("g"): lambda m: m.push(m.memo[int(m.line())]),
     0x94: _Machine.memoize,

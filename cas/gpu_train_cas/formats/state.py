@@ -149,14 +149,14 @@ def _arguments(call: Object) -> Iterator[_Child]:
 def _view(value: Any, path: Path) -> View | None:
     """The view that a bare storage is, or a call of torch's rebuilding functions would have made."""
     if isinstance(value, Reference):
-        storage = _storage(value)
+        storage = storage_of(value)
         return View(storage[0], path, storage[1], (storage[2],)) if storage else None
     if not isinstance(value, Object) or _name(value.maker) not in _TENSOR_MAKERS:
         return None
     args = value.args
     if not _is_tuple(args, 4) or not isinstance(args[0], Reference):
         return None
-    storage = _storage(args[0])
+    storage = storage_of(args[0])
     if storage is None:
         return None
     key, dtype, numel = storage
@@ -170,8 +170,8 @@ def _view(value: Any, path: Path) -> View | None:
     return View(key, path, dtype, (numel,))
 
 
-def _storage(reference: Reference) -> tuple[str, str, int] | None:
-    """A storage's record name, element type and number of elements."""
+def storage_of(reference: Reference) -> tuple[str, str, int] | None:
+    """A storage's record name, element type and number of elements; None for what is no storage of torch's."""
     pid = reference.pid
     if not _is_tuple(pid, 5) or not isinstance(pid[0], str) or pid[0] != "storage":
         return None

@@ -36,6 +36,10 @@ class Run:
             (source / path).parent.mkdir(parents=True, exist_ok=True)
             (source / path).write_bytes(data)
         self.contents[name] = made
+        return self.store(source, name, **fields)
+
+    def store(self, source: Path, name: str, **fields: object) -> Checkpoint:
+        """Store a folder as a checkpoint."""
         now = time.time_ns()
         with self.workspace.store.writer("test") as writer:
             added = writer.add_tree(source)

@@ -7,9 +7,12 @@ from pathlib import Path
 from kill_points import Announce, main
 
 from gpu_train.retention import removal
+from gpu_train.retention.job_removal import plan_for_jobs, remove_jobs
 from gpu_train.retention.plan import plan_for
 from gpu_train.retention.pruning import prune
+from gpu_train.retention.purging import purge
 from gpu_train.retention.setting import Count, Retention
+from gpu_train.retention.thinning import plan_thinning, thin
 from gpu_train.workspace import Workspace
 
 
@@ -25,4 +28,20 @@ def removals(home: Path, sources: Path, announce: Announce) -> None:
         announce("pruned c-3")
 
 
-main({f.__name__: f for f in (removals,)})
+def thinning(home: Path, sources: Path, announce: Announce) -> None:
+    with Workspace.open(home, cwd=home.parent) as workspace:
+        thin(workspace, plan_thinning(workspace, removal.find(workspace, ["train@c-1", "train@c-2"])))
+        announce("thinned c-1 c-2")
+        removal.undo(workspace, ["train@c-1"])
+        announce("whole c-1")
+
+
+def jobs(home: Path, sources: Path, announce: Announce) -> None:
+    with Workspace.open(home, cwd=home.parent) as workspace:
+        remove_jobs(workspace, plan_for_jobs(workspace, [workspace.jobs.find("train")]))
+        announce("removed")
+        purge(workspace, trash_days=0)
+        announce("purged")
+
+
+main({f.__name__: f for f in (removals, thinning, jobs)})

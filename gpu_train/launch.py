@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -84,10 +84,10 @@ def run(
         variables = {**task.get("env", {}), **(env or {}), **gpu_environment(gpus)}
         check_runnable(command, cwd, {**current(), **variables}.get("PATH"))
         job = _new_job(workspace, command, cwd, name=name, project=project, provider=chosen, gpus=gpus)
-        job = replace(job, retention=_retention(workspace.config, job.project, retention))
+        job = job._replace(retention=_retention(workspace.config, job.project, retention))
         job = _record_inputs(workspace, job, data)
         loads = _restore(workspace, job, resume_from, [load] if isinstance(load, str) else list(load))
-        job = replace(job, parent=loads.parent, loads=loads.refs)
+        job = job._replace(parent=loads.parent, loads=loads.refs)
         request = Request(
             {str(k): str(v) for k, v in variables.items()}, loads.resume_from, loads.folder, defaults.bt_aliases
         )
@@ -137,7 +137,7 @@ def _record_inputs(workspace: Workspace, job: Job, data: Sequence[str]) -> Job:
         refs.append(workspace.data.get(ref).ref)
     defaults = workspace.config.defaults
     if not defaults.snapshot_code:
-        return replace(job, data=tuple(refs))
+        return job._replace(data=tuple(refs))
     root = Path(job.cwd) / defaults.code_root
     try:
         version = workspace.code.snapshot(root)
@@ -145,7 +145,7 @@ def _record_inputs(workspace: Workspace, job: Job, data: Sequence[str]) -> Job:
         raise type(e)(
             f"the code in {root} could not be recorded: {e}; or set defaults.snapshot_code = false in gpu-train.toml"
         ) from e
-    return replace(job, data=tuple(refs), code=version.id, git=version.git.to_row() if version.git else None)
+    return job._replace(data=tuple(refs), code=version.id, git=version.git.to_row() if version.git else None)
 
 
 def _restore(workspace: Workspace, job: Job, resume_from: str | None, refs: Sequence[str]) -> _Loads:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,7 @@ def _shown(checkpoint: Checkpoint, record: Digest) -> ShownCheckpoint:
 
 def _description(job: Job) -> bytes:
     facts: dict[str, Any] = {"schema_version": 1}
-    for key, value in asdict(job).items():
+    for key, value in job._asdict().items():
         if key.endswith("_ns"):
             when = None if value is None else datetime.fromtimestamp(value / 1e9, UTC).isoformat()
             facts[key.removesuffix("_ns")] = when and when.replace("+00:00", "Z")

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
 from typing import Any
 
 from gpu_train.active import append_line
@@ -92,7 +91,7 @@ class Ledger:
                 with self._workspace.store.transaction("capture") as txn:
                     checkpoints = self._workspace.checkpoints
                     newest = next(checkpoints.newest_versions_in(txn.txn, self._job_id, row.name), None)
-                    checkpoints.add_in(txn, replace(row, name=next_version(row.name, newest)))
+                    checkpoints.add_in(txn, row._replace(name=next_version(row.name, newest)))
             except GpuTrainError:
                 return
             self._late.popleft()
@@ -106,7 +105,7 @@ class Ledger:
         with self._workspace.store.transaction("end") as txn:
             job = self._workspace.jobs.get(self._job_id, txn.txn)
             if job is not None and job.is_live:
-                self._workspace.jobs.put_in(txn, replace(job, **fields))
+                self._workspace.jobs.put_in(txn, job._replace(**fields))
 
     def _gone(self, name: str, size_bytes: int, lifetime_s: float, what: str) -> None:
         now = time.time_ns()

@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from gpu_train.active import append_line
@@ -116,7 +115,7 @@ class Reports:
             for row in self._workspace.checkpoints.at_step_in(txn.txn, self._job_id, step):
                 late = {k: v for k, v in values.items() if k not in row.own_metrics}
                 if late and {**row.metrics, **late} != dict(row.metrics):
-                    self._workspace.checkpoints.put_in(txn, replace(row, metrics={**row.metrics, **late}))
+                    self._workspace.checkpoints.put_in(txn, row._replace(metrics={**row.metrics, **late}))
 
 
 def _some(tail: Tail) -> Iterator[tuple[dict[str, Any], int]]:

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -189,7 +188,7 @@ def _commit(workspace: Workspace, txn: Transaction, row: Checkpoint, added: Adde
     late = newest is not None and _is_completed_by(newest, row, finished)
     name = newest.name if newest is not None and late else next_version(row.name, newest)
     record = txn.put_record(_record(row, name, added))
-    row = replace(row, name=name, record=record, identity=added.root.identity)
+    row = row._replace(name=name, record=record, identity=added.root.identity)
     if newest is not None and late:
         return _completed(workspace, txn, newest, row, added)
     return Stored(workspace.checkpoints.add_in(txn, row), True, added.new_bytes)
@@ -209,7 +208,7 @@ def _whole_again(txn: Transaction, thin: Checkpoint, row: Checkpoint, added: Add
         with suppress(NotFound):
             txn.trash(thin.record, row.committed_ns)
     record = txn.put_record(_record(row, thin.name, added))
-    return replace(thin, record=record, size_bytes=added.size_bytes, files=added.files, thin={})
+    return thin._replace(record=record, size_bytes=added.size_bytes, files=added.files, thin={})
 
 
 def _is_completed_by(old: Checkpoint, new: Checkpoint, finished: Finished) -> bool:
@@ -229,8 +228,8 @@ def _is_completed_by(old: Checkpoint, new: Checkpoint, finished: Finished) -> bo
 def _completed(workspace: Workspace, txn: Transaction, old: Checkpoint, new: Checkpoint, added: Added) -> Stored:
     """Give the row that is there the content with its late files; its place in the order stays."""
     assert old.record is not None
-    row = replace(
-        _merged(old, new), record=new.record, identity=new.identity, created_ns=new.created_ns, files=new.files,
+    row = _merged(old, new)._replace(
+        record=new.record, identity=new.identity, created_ns=new.created_ns, files=new.files,
         size_bytes=new.size_bytes, stored_bytes=old.stored_bytes + added.stored_bytes, pattern=new.pattern,
         classes=old.classes or new.classes, thin={},
     )  # fmt: skip
@@ -270,8 +269,7 @@ def _merged(old: Checkpoint, new: Checkpoint) -> Checkpoint:
     """
     later = new.metrics if new.step is not None else {}
     better = new.state == VERIFIED and (old.state != VERIFIED or new.own_metrics or new.proof == EXPLICIT)
-    return replace(
-        old,
+    return old._replace(
         state=VERIFIED if new.state == VERIFIED else old.state,
         proof=new.proof if better else old.proof,
         step=_first(old.step, new.step) if not better else _first(new.step, old.step),

@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -296,7 +295,7 @@ class Run:
                 job = self.workspace.jobs.update(job.id, **fields)
             except GpuTrainError as e:  # the exit code must reach the caller all the same
                 self._notify(f"how the job ended could not be written down: {e}; `gpu-train reconcile` tries it again")
-        return job if not job.is_live else replace(job, **fields)
+        return job if not job.is_live else job._replace(**fields)
 
     def _outcome(self, code: int) -> dict[str, Any]:
         number = -code if code < 0 else None

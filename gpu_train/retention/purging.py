@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
@@ -65,7 +65,7 @@ def _over(workspace: Workspace, before_ns: int, *, marked: bool) -> list[Job]:
             if job is None or job.removed_ns is None or not (job.purged or job.removed_ns <= before_ns):
                 continue
             if not job.purged:
-                workspace.jobs.put_in(txn, replace(job, purged=True))
+                workspace.jobs.put_in(txn, job._replace(purged=True))
             yield job
 
     return workspace.store.change(found, mark, "gc")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpu_train.errors import Protected
 from gpu_train.ref import Ref
@@ -72,8 +72,8 @@ def keep(workspace: Workspace, checkpoints: Iterable[Checkpoint], *, kept: bool 
         for old in checkpoints:
             now = workspace.checkpoints.get_in(txn.txn, old.job_id, old.seq)
             if now is None or now.kept != kept:
-                workspace.checkpoints.put_in(txn, replace(now or old, kept=kept))
-                changed.append(replace(now or old, kept=kept))
+                workspace.checkpoints.put_in(txn, (now or old)._replace(kept=kept))
+                changed.append((now or old)._replace(kept=kept))
     return changed
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from gpu_train.retention.guard import Guards
@@ -111,7 +111,7 @@ def _thin_one(workspace: Workspace, plan: Thinning, when: int, progress: OnProgr
             info = {
                 "thinned_ns": when, "record": old.record, "size_bytes": now.size_bytes, "files": now.files,
             }  # fmt: skip
-            row = replace(now, record=thinned, size_bytes=added.size_bytes, files=added.files, thin=info)
+            row = now._replace(record=thinned, size_bytes=added.size_bytes, files=added.files, thin=info)
             workspace.checkpoints.put_in(txn, row)
             return row
 
@@ -134,8 +134,8 @@ def make_whole(workspace: Workspace, checkpoints: Iterable[Checkpoint]) -> list[
             except NotFound:
                 continue
             trash_record(workspace, txn, now, when)
-            row = replace(
-                now, record=now.thin["record"], size_bytes=now.thin["size_bytes"], files=now.thin["files"], thin={}
+            row = now._replace(
+                record=now.thin["record"], size_bytes=now.thin["size_bytes"], files=now.thin["files"], thin={}
             )
             workspace.checkpoints.put_in(txn, row)
             yield row

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 from gpu_train.retention.guard import Guards
@@ -119,7 +119,7 @@ class Trash:
             return False
         if job.is_live:
             raise Busy(f"job {job_id} is running; `gpu-train stop {job_id}` ends it")
-        self._workspace.jobs.put_in(txn, replace(job, removed_ns=when, removed_by=by))
+        self._workspace.jobs.put_in(txn, job._replace(removed_ns=when, removed_by=by))
         return True
 
     def undo(self, wanted: Moved) -> Moved:

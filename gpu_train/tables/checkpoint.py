@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import islice
@@ -193,7 +192,7 @@ class Checkpoints:
         """Append as part of a transaction, durable; the row as written, with its number."""
         job_id = checkpoint.job_id
         seq = max(self._rows.next_seq(txn.txn, job_id), self._removed.next_seq(txn.txn, job_id))
-        checkpoint = replace(checkpoint, seq=seq)
+        checkpoint = checkpoint._replace(seq=seq)
         self._rows.put(txn, checkpoint)
         return checkpoint
 
@@ -223,12 +222,12 @@ class Checkpoints:
     def remove_in(self, txn: Transaction, checkpoint: Checkpoint, when_ns: int, by: str, why: str = "") -> None:
         """Move a row that is there to the removed ones, as part of a transaction, durable."""
         row = self._rows.take(txn, checkpoint.job_id, checkpoint.seq)
-        self._removed.put(txn, replace(checkpoint, removed_ns=when_ns, removed_by=by, removed_why=why), row)
+        self._removed.put(txn, checkpoint._replace(removed_ns=when_ns, removed_by=by, removed_why=why), row)
 
     def bring_back_in(self, txn: Transaction, checkpoint: Checkpoint) -> Checkpoint:
         """Move a removed row back as part of a transaction, durable; as it is afterwards."""
         row = self._removed.take(txn, checkpoint.job_id, checkpoint.seq)
-        checkpoint = replace(checkpoint, removed_ns=None, removed_by="", removed_why="")
+        checkpoint = checkpoint._replace(removed_ns=None, removed_by="", removed_why="")
         self._rows.put(txn, checkpoint, row)
         return checkpoint
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpu_train.step import split_version
 from gpu_train.tables.place import Places
@@ -25,8 +24,7 @@ DEPLOYED = "deployed"
 _FALSE = ("", "0", "false", "no")
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """One checkpoint of a job.
 
     Attributes:
@@ -67,8 +65,8 @@ class Checkpoint:
     size_bytes: int = 0
     stored_bytes: int = 0
     files: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = {}
+    tags: Mapping[str, str] = {}
     record: Digest | None = None
     source: str = ""
     lifetime_s: float | None = None
@@ -76,10 +74,10 @@ class Checkpoint:
     identity: Digest | None = None
     own_metrics: tuple[str, ...] = ()
     pattern: str = ""
-    classes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    classes: Mapping[str, Sequence[int]] = {}
     kept: bool = False
-    pushed: Mapping[str, int] = field(default_factory=dict)
-    thin: Mapping[str, Any] = field(default_factory=dict)
+    pushed: Mapping[str, int] = {}
+    thin: Mapping[str, Any] = {}
     removed_ns: int | None = None
     removed_by: str = ""
     removed_why: str = ""

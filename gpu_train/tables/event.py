@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu_train.tables.row import forget_rows, from_row, job_prefix, next_seq, numbered_key, seq_of, to_row
 from gpu_train_cas.registry import Registry, Txn
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One thing that happened.
 
     Attributes:
@@ -29,7 +27,7 @@ class Event:
     text: str
     kind: str = "note"
     source: str = "gpu-train"
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = {}
     end: int = 0
     seq: int = 0
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpu_train.spelling import near
 from gpu_train.tables.row import from_row, to_row
@@ -24,8 +23,7 @@ _ID_TAIL = 6
 _NAME_LIMIT = 48
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """One training run.
 
     Attributes:
@@ -76,8 +74,8 @@ class Job:
     runner_start: int | None = None
     agent_pid: int | None = None
     boot_id: str = ""
-    host: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    host: Mapping[str, Any] = {}
+    environment: Mapping[str, Any] = {}
     code: str | None = None
     git: Mapping[str, Any] | None = None
     data: tuple[str, ...] = ()
@@ -221,7 +219,7 @@ class Jobs:
         job = self.get(job_id, txn.txn)
         if job is None:
             raise NotFound(f"no job {job_id!r}; `gpu-train jobs` lists what there is")
-        job = replace(job, **changes)
+        job = job._replace(**changes)
         self.put_in(txn, job)
         return job
 

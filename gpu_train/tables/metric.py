@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu_train.tables.row import forget_rows, from_row, job_prefix, next_seq, numbered_key, seq_of, to_row
 from gpu_train_cas.registry import Registry, Txn
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(NamedTuple):
     """One report.
 
     Attributes:
@@ -26,7 +24,7 @@ class Metric:
 
     time_ns: int
     step: int | None
-    values: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, float] = {}
     source: str = "log"
     end: int = 0
     seq: int = 0

@@ -1,13 +1,11 @@
-"""What the tables' rows share: keys that sort by job and number, and dataclasses to and from maps."""
+"""What the tables' rows share: keys that sort by job and number, and named tuples to and from maps."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from functools import cache
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gpu_train_cas.registry import Registry, Row, Table, Txn
 
@@ -57,22 +55,16 @@ def forget_rows(registry: Registry, table: Table, job_id: str, batch: int = 5_00
                 table.delete(txn, key)
 
 
-@cache
-def _names(kind: Any) -> frozenset[str]:
-    return frozenset(f.name for f in fields(kind))
-
-
 def from_row(kind: Callable[..., T], row: Mapping[str, Any]) -> T:
-    """The dataclass a row holds; fields that this version does not know are left aside."""
-    names = _names(kind)
-    return kind(**{k: v for k, v in row.items() if k in names})
+    """The named tuple a row holds; fields that this version does not know are left aside."""
+    names = kind._fields  # type: ignore[attr-defined]  # a named tuple: no word for such a type that mypy accepts
+    return kind(**{name: row[name] for name in names if name in row})
 
 
-def to_row(value: Any, old: Row | None = None) -> Row:
-    """The row of a dataclass, with the unknown fields of the row that it replaces."""
+def to_row(value: NamedTuple, old: Row | None = None) -> Row:
+    """The row of a named tuple, with the unknown fields of the row that it replaces."""
     row: Row = dict(old or {})
     row["v"] = VERSION
-    for f in fields(value):
-        item = getattr(value, f.name)
-        row[f.name] = list(item) if isinstance(item, tuple) else dict(item) if isinstance(item, Mapping) else item
+    for name, item in value._asdict().items():
+        row[name] = list(item) if isinstance(item, tuple) else dict(item) if isinstance(item, Mapping) else item
     return row

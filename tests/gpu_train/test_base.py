@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +62,7 @@ def test_the_newest_of_the_same_kind_comes_first_and_one_of_each_other_kind_afte
     roots = [root_of(workspace, row) for row in rows]
     assert bases_for(workspace, job, MODEL, tmp_path).roots == [roots[1], roots[2]]
     assert bases_for(workspace, job, ADAPTER, tmp_path).roots == [roots[2], roots[1]]
-    workspace.checkpoints.put(replace(rows[1], state=INCOMPLETE))
+    workspace.checkpoints.put(rows[1]._replace(state=INCOMPLETE))
     assert bases_for(workspace, job, MODEL, tmp_path).roots == [roots[0], roots[2]]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,5 +120,5 @@ def test_a_job_just_queued_is_not_lost(workspace: Workspace) -> None:
     job = Job("new-aaaaaa", "new", created_ns=time.time_ns())
     workspace.jobs.put(job)
     assert gpu_train.reconcile() == []
-    workspace.jobs.put(replace(job, created_ns=1))
+    workspace.jobs.put(job._replace(created_ns=1))
     assert [j.status for j in gpu_train.reconcile()] == ["lost"]

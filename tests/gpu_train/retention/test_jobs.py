@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ def test_a_job_goes_with_all_it_has_and_comes_back(run: Run, workspace: Workspac
     for name, state in (("one", "verified"), ("two", "verified"), ("half", "incomplete")):
         run.add(name, state=state)
     with workspace.store.transaction() as txn:
-        workspace.checkpoints.add_in(txn, replace(workspace.checkpoints.list(JOB)[0], name="lost", state="gone",
+        workspace.checkpoints.add_in(txn, workspace.checkpoints.list(JOB)[0]._replace(name="lost", state="gone",
                                                   record=None))  # fmt: skip
     before = workspace.checkpoints.list(JOB)
     moved = remove(workspace, "train")
@@ -59,7 +58,7 @@ def test_what_must_stay_keeps_its_job(make_run: Callable[..., Run], run: Run, wo
     kept, deployed, parent = run.add("kept"), run.add("deployed"), run.add("parent")
     run.add("free")
     removal.keep(workspace, [kept])
-    workspace.checkpoints.put(replace(deployed, tags={"deployed": "yes"}))
+    workspace.checkpoints.put(deployed._replace(tags={"deployed": "yes"}))
     make_run("child-aaaaaa", status="running", parent=parent.ref)
     plan = plan_for_jobs(workspace, [run.job])
     assert {f.checkpoint.name: (f.goes, f.why[:1]) for f in plan.fates} == {

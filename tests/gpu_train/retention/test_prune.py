@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,7 +62,7 @@ def test_incomplete_ones_older_than_a_whole_one_go_when_that_is_said(run: Run, w
 def test_what_no_policy_may_drop(make_run: Callable[..., Run], run: Run, workspace: Workspace) -> None:
     rows = {name: run.add(name) for name in ("kept", "deployed", "parent", "free", "newest")}
     removal.keep(workspace, [rows["kept"]])
-    workspace.checkpoints.put(replace(rows["deployed"], tags={"deployed": "yes"}))
+    workspace.checkpoints.put(rows["deployed"]._replace(tags={"deployed": "yes"}))
     make_run("child-aaaaaa", status="queued", parent=rows["parent"].ref)
     run.add("half", state="incomplete")
     assert [c.name for c in prune(workspace, plan_for(workspace, run.job, LAST))] == ["free"]
@@ -80,8 +79,8 @@ def test_nothing_goes_before_it_is_in_the_sinks(tmp_path: Path, home: Path) -> N
         run = Run(workspace, tmp_path / "sources", job)
         one, two = run.add("one"), run.add("two")
         run.add("three")
-        workspace.checkpoints.put(replace(one, pushed={"s3://a/b": 1, "/nas": 2}))
-        workspace.checkpoints.put(replace(two, pushed={"/nas": 2}))
+        workspace.checkpoints.put(one._replace(pushed={"s3://a/b": 1, "/nas": 2}))
+        workspace.checkpoints.put(two._replace(pushed={"/nas": 2}))
         assert [c.name for c in prune(workspace, plan_for(workspace, job, LAST))] == ["one"]
         assert why(plan_for(workspace, job, LAST))["two"] == "stays: it is not yet in s3://a/b"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -333,7 +332,7 @@ def test_what_may_not_be_thinned(make_run: Callable[..., Run], workspace: Worksp
     removal.keep(workspace, [last])
     assert thin(workspace, plan) == [], "what is kept meanwhile stays as it is"
     removal.keep(workspace, [last], kept=False)
-    workspace.checkpoints.put(replace(last, tags={"deployed": "yes"}))
+    workspace.checkpoints.put(last._replace(tags={"deployed": "yes"}))
     assert plan_thinning(workspace, workspace.checkpoints.list(JOB)[:1])[0].goes, "what serves needs no optimizer"
 
 
@@ -341,7 +340,7 @@ def test_which_ones_are_old(workspace: Workspace, run: Run) -> None:
     now = time.time_ns()
     for number in range(4):
         row = run.add(f"c-{number}")
-        workspace.checkpoints.put(replace(row, created_ns=now - (4 - number) * 3600 * 10**9))
+        workspace.checkpoints.put(row._replace(created_ns=now - (4 - number) * 3600 * 10**9))
     run.add("half", state="incomplete")
     names = lambda **said: [c.name for c in old_ones(workspace, run.job, **said)]  # noqa: E731
     assert names() == ["c-2", "c-1", "c-0"]

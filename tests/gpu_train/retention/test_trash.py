@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,14 +97,14 @@ def test_the_same_content_comes_back_out_of_the_trash(run: Run, workspace: Works
 def test_some_must_stay(make_run: Callable[..., Run], run: Run, workspace: Workspace) -> None:
     kept, deployed, parent, loaded, free = steps(run, 1, 2, 3, 4, 5)
     removal.keep(workspace, [kept])
-    workspace.checkpoints.put(replace(deployed, tags={"deployed": "v1"}))
+    workspace.checkpoints.put(deployed._replace(tags={"deployed": "v1"}))
     make_run("child-aaaaaa", status="running", parent=parent.ref, loads=(parent.ref, loaded.ref))
     for checkpoint, why in ((kept, "is kept"), (deployed, "deployed"), (parent, "child-aaaaaa"), (loaded, "running")):
         with pytest.raises(Protected, match=f"{checkpoint.ref} cannot be removed: .*{why}"):
             removal.remove(workspace, [free, checkpoint])
     assert len(run.names()) == 5, "all or none"
     removal.keep(workspace, [kept], kept=False)
-    workspace.checkpoints.put(replace(deployed, tags={"deployed": "no"}))
+    workspace.checkpoints.put(deployed._replace(tags={"deployed": "no"}))
     workspace.jobs.update("child-aaaaaa", status="finished")
     everything = workspace.checkpoints.list(JOB)
     assert len(removal.remove(workspace, everything)) == 5  # also the newest one: a person said so
@@ -138,7 +137,7 @@ def test_undo_takes_the_last_command_back_and_what_is_named(run: Run, workspace:
 def test_two_names_of_one_record(run: Run, workspace: Workspace) -> None:
     one = run.add("one")
     with workspace.store.transaction() as txn:
-        two = workspace.checkpoints.add_in(txn, replace(one, name="two"))
+        two = workspace.checkpoints.add_in(txn, one._replace(name="two"))
     run.contents["two"] = run.contents["one"]
     removal.remove(workspace, [one])
     workspace.store.gc(trash_days=0)

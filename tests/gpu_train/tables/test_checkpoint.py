@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -189,7 +188,7 @@ def test_paths_and_steps_are_found_whatever_becomes_of_the_index(workspace: Work
     checkpoints, registry = workspace.checkpoints, workspace.store.registry
     for name, step in (("a", 5), ("b", 5), ("a~2", 6), ("\udcff" * 300, None), ("a~3", None)):
         row = add(workspace, name, step=step)
-    checkpoints.put(replace(row, step=5))
+    checkpoints.put(row._replace(step=5))
     expected = [[1, 3, 5], [5, 3, 1], [4], [1, 2, 5], [3], [4]]
     assert looked_up(workspace) == [expected, expected]
     places = registry.table("checkpoint_places")

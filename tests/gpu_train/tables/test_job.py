@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -74,7 +73,7 @@ def test_fields_of_a_newer_version_survive(workspace: Workspace) -> None:
     job = Job("a-aaaaaa", "a")
     with workspace.store.transaction() as txn:
         txn.put(workspace.jobs.table, b"a-aaaaaa", {**to_row(job), "later": 1})
-    workspace.jobs.put(replace(job, status="running"))
+    workspace.jobs.put(job._replace(status="running"))
     with workspace.store.registry.read() as read:
         row = workspace.jobs.table.get(read, b"a-aaaaaa")
     assert row is not None

@@ -7,7 +7,9 @@ import re
 VERSION_MARK = "~"
 """Between a checkpoint's name and its version: `ckpt.pt~2` is the second content seen under `ckpt.pt`."""
 
-_LABELLED = re.compile(r"(?:step|iter(?:ation)?|ckpt|checkpoint)s?[-_= ]?([0-9]{1,15})(?![0-9])", re.IGNORECASE)
+_LABELLED = re.compile(
+    r"(?:step|iter(?:ation)?|ckpt|checkpoint|(?<![a-z])ba)s?[-_= ]?([0-9]{1,15})(?![0-9])", re.IGNORECASE
+)
 _NUMBER = re.compile(r"(?<![0-9A-Za-z])(?<![0-9]\.)([0-9]{1,15})(?![0-9A-Za-z]|\.[0-9])")
 _NOT_STEPS = re.compile(
     r"(?:epoch|ep|rank|seed|version|part|shard|fold|run|state|states|v)[-_= ]?[0-9]+"

@@ -46,6 +46,7 @@ class Candidate:
         missed: files that were deleted before they could be linked, with their sizes.
         earlier: what had been handed over under its name before it.
         first_seen_ns: wall clock. first_seen, changed, absent_since: monotonic seconds.
+        written_at: its `changed` when a process was found to have it open for writing.
     """
 
     def __init__(self, found: Found, pin: Path, now: float, now_ns: int) -> None:
@@ -61,6 +62,7 @@ class Candidate:
         self.first_seen_ns = now_ns
         self.first_seen = self.changed = self.last_seen = now
         self.absent_since: float | None = None
+        self.written_at: float | None = None
         self.commit: Commit | None = None
 
     @property
@@ -84,6 +86,11 @@ class Candidate:
     def completes_earlier(self) -> bool:
         """Whether it is what was handed over before and some more, such as the file of a rank that came late."""
         return bool(self.earlier) and self.earlier.items() <= self.members.items()
+
+    def note_written(self, is_written: bool) -> bool:
+        """Note whether a process has one of its files open for writing as it is now; that answer again."""
+        self.written_at = self.changed if is_written else None
+        return is_written
 
     def written_over_after(self, rel: str) -> set[str]:
         """The files that were written over when this one had its present content already."""

@@ -75,18 +75,18 @@ class Beside(NamedTuple):
     A sign that is seen here was there before anything that the look inside did not find.
 
     Attributes:
-        names: of everything there; None when nobody looked.
+        signs: names there that say of one beside them that it is being written.
         texts: the content of the text files that name checkpoints which are whole.
     """
 
-    names: frozenset[str] | None = None
+    signs: frozenset[str] = frozenset()
     texts: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def of(cls, folder: str, names: Collection[str], rules: Rulebook) -> Self:
         """What lies in a folder in which those names were seen."""
         read = ((name, text_in(f"{folder}/{name}")) for name in sorted(rules.text_files & set(names)))
-        return cls(frozenset(names), {name: text for name, text in read if text is not None})
+        return cls(frozenset(rules.signs_beside(names)), {name: text for name, text in read if text is not None})
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ def find_one(path: Path | str, rules: Rulebook = KNOWN) -> Found | None:
     except OSError:
         return None
     inode = (found.st_dev, found.st_ino)
-    busy = rules.writing_beside(name, beside.names or ())
+    busy = rules.writing_beside(name, beside.signs)
     if stat.S_ISDIR(found.st_mode):
         members, inside = look_inside(text, rules)
         return Found(name, text, FOLDER, members, inode, found.st_mtime_ns, busy or inside, beside)
@@ -201,14 +201,14 @@ class _Look:
             yield from self._folder(f"{path}/{name}", prefix, beside, depth)
         groups = self._rules.groups({f for f in listing.files - within.keys() if not is_never(f)})
         for name, files in sorted(groups.items()):
-            busy = self._rules.writing_beside(name, listing.names)
+            busy = self._rules.writing_beside(name, beside.signs)
             members = _members(path, files)
             yield Found(prefix + name, f"{path}/{name}", GROUP, members, (0, 0), 0, busy, beside)
         grouped = {file for files in groups.values() for file in files}
         for name in sorted(single_files(listing.files - within.keys() - grouped)):
             member = member_at(f"{path}/{name}")
             if member is not None:
-                busy = self._rules.writing_beside(name, listing.names)
+                busy = self._rules.writing_beside(name, beside.signs)
                 inode = (member.dev, member.ino)
                 yield Found(prefix + name, f"{path}/{name}", FILE, {name: member}, inode, 0, busy, beside)
         if loose:
@@ -247,7 +247,7 @@ class _Look:
         if self._known.get(path) == (*inode, own.st_mtime_ns):
             yield Found(prefix + name, path, FOLDER, None, inode, own.st_mtime_ns, beside=beside)
             return
-        busy = name if final is not None else self._rules.writing_beside(name, beside.names or ())
+        busy = name if final is not None else self._rules.writing_beside(name, beside.signs)
         listing = Listing(path)
         if is_checkpoint_folder(final or name, listing.files, listing.folders, self._rules):
             members, inside = look_inside(path, self._rules)

@@ -60,6 +60,7 @@ class Moment(NamedTuple):
         written_over_after: asks which files were written over when a file already had its present content.
         is_overtaken: asks whether another one of its kind appeared since it changed last.
         is_written: asks whether a process has one of its files open for writing.
+        was_written: whether one had when that was asked for the last time, and nothing has changed since.
         world_size: asks how many ranks the job has; 0 when nobody knows.
         is_copy: whether it may have been taken out of its place, away from what lay beside it.
         version: equal for the same files; what was found out by their names need not be found out again.
@@ -76,6 +77,7 @@ class Moment(NamedTuple):
     is_overtaken: Callable[[], bool] = lambda: False
     is_written: Callable[[], bool] = lambda: False
     world_size: Callable[[], int] = lambda: 0
+    was_written: bool = False
     is_copy: bool = False
     version: object = None
 
@@ -203,6 +205,8 @@ class Judge:
     def _without_sign(self, case: _Case, moment: Moment) -> Verdict:
         proven = any(self._proofs.get(m) for m in case.files.values())
         rested = moment.rest_s >= (moment.settle_s if case.is_quick else self._rest_s(case, moment))
+        if moment.ended and moment.was_written and not moment.clean_end and not proven:
+            return Verdict(missing="its end: a process had it open for writing when the job ended")
         if moment.clean_end:
             return Verdict(FILES if proven else QUIET if rested and not moment.deleted else ENDED)
         if case.lacking and moment.is_still and not rested and not moment.is_overtaken():

@@ -143,6 +143,11 @@ class Rulebook:
         """Names of files inside a checkpoint that say that it is being written."""
         return any_of(w for r in self.rules for w in r.writing if not w.startswith(BESIDE))
 
+    @cached_property
+    def rank_files(self) -> re.Pattern[str]:
+        """Files of which each rank writes one: a number in their names is no step."""
+        return any_of(text for rule in self.rules for text in rule.ranks if not text.startswith(WEAK))
+
     def parts(self, folders: Collection[str], files: Collection[str]) -> set[str]:
         """Those of the folders in a folder that are a part of it, beside its files."""
         return {folder for rule in self.rules if rule.parts for folder in _parts(rule, folders, files)}
@@ -160,9 +165,19 @@ class Rulebook:
 
     def writing_beside(self, name: str, names: Collection[str]) -> str:
         """Which of the names beside a checkpoint says that it is being written; empty when none does."""
+        if not names:
+            return ""
         own = {NAME: name, STEM: name.rpartition(".")[0] or name}
         found = (pattern(text).among(own, names) for text in self._writing_beside)
         return next(filter(None, found), "")
+
+    def signs_beside(self, names: Iterable[str]) -> set[str]:
+        """Those of the names in a folder that say of something beside them that it is being written."""
+        return {name for name in names if self._any_writing_beside.fullmatch(name)}
+
+    @cached_property
+    def _any_writing_beside(self) -> re.Pattern[str]:
+        return any_of(self._writing_beside)
 
     @cached_property
     def _writing_beside(self) -> tuple[str, ...]:

@@ -45,8 +45,10 @@ _STEP_NAMED = re.compile(
     r"([A-Za-z0-9]+[-_.])*(checkpoint|ckpt|step|global_?step|iter|iteration|epoch)s?[-_=]?\d+\b.*|\d+"
     r"|ep\d+-ba\d+.*|.*[-_](step|epoch)=\d+.*", re.IGNORECASE
 )  # fmt: skip
-_STANDS_ALONE = re.compile(r"(last|best|latest)([-_.].*)?\.\w+|.*\.ckpt|.*(?<!\d)\d{2,}\.\w+|.*(step|epoch)[-_=]?\d+.*",
-                           re.IGNORECASE)  # fmt: skip
+_STANDS_ALONE = re.compile(
+    r"(last|best|latest)([-_.].*)?\.\w+|.*\.ckpt|.*(?<!\d)\d{2,}(\.\w+)+"
+    r"|.*(step|epoch)[-_=]?\d+.*|(checkpoint|ckpt)[-_=]?\d+.*", re.IGNORECASE
+)  # fmt: skip
 _BARE = re.compile(r"(checkpoint|ckpt)[-_]?\d+", re.IGNORECASE)
 """Flax calls a file like this, without an ending."""
 
@@ -113,4 +115,4 @@ def is_checkpoint_folder(name: str, files: Collection[str], folders: Collection[
     if weights == {f for group in rules.groups(weights).values() for f in group}:
         return False
     alone = {f for f in weights if _STANDS_ALONE.fullmatch(f) and not _LOOSE_WEIGHTS.match(f)}
-    return not alone
+    return all(rules.rank_files.fullmatch(f) for f in alone)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,7 +116,7 @@ class Tracker:
             os.path.basename(commit.path) if name.startswith("..") else name, commit.path, found.shape,
             found.members, live.inode if live else found.inode,
         )  # fmt: skip
-        self._make_way(key_of(known), set(found.members.values()), live, now)
+        self._make_way(key_of(known), found.members, live, now)
         candidate = Candidate(known, self._pin_path(), now, time.time_ns())
         candidate.commit = commit
         if source and commit.pin:
@@ -175,19 +175,24 @@ class Tracker:
             if not pin.name.isdecimal():
                 shutil.rmtree(pin, ignore_errors=True)
 
-    def _make_way(self, key: Key, committed: set[Member], live: Found | None, now: float) -> None:
+    def _make_way(self, key: Key, committed: Mapping[str, Member], live: Found | None, now: float) -> None:
         """Stop watching what a commit of this name is the last word on; what is there now may be newer than that."""
-        inodes = {(m.dev, m.ino) for m in committed}
+        inodes = {(m.dev, m.ino) for m in committed.values()}
 
         def is_part(candidate: Candidate) -> bool:  # the same files, perhaps seen while they were being written
             files = {(m.dev, m.ino) for m in candidate.files}
-            return bool(files) and files <= inodes
+            missed = candidate.missed.items()
+            return (
+                bool(files or missed)
+                and files <= inodes
+                and all(rel in committed and size <= committed[rel].size_bytes for rel, size in missed)
+            )
 
         for candidate in [c for c in self._left if c.key == key and is_part(c)]:
             self._left.remove(candidate)
             candidate.discard()
         earlier = self._open.get(key)
-        is_newer = live and not committed.issuperset((live.members or {}).values())
+        is_newer = live and not set(committed.values()).issuperset((live.members or {}).values())
         if earlier is None or (live and is_newer and earlier.shares_with(live)):
             return
         del self._open[key]
@@ -314,7 +319,8 @@ class Tracker:
             Beside.of(folder, Listing(folder).names, self._rules) if deleted else found.beside,
             candidate.written_over_after,
             lambda: self._judge.families.is_overtaken(candidate.name, candidate.changed),
-            lambda: written.any_of(files), written.world_size,
+            lambda: candidate.note_written(written.any_of(files)), written.world_size,
+            was_written=candidate.written_at == candidate.changed,
             version=(id(candidate), candidate.changed, len(candidate.members)),
         )  # fmt: skip
 

@@ -131,6 +131,34 @@ def test_the_file_of_a_slow_rank_completes_the_checkpoint(launch, home, eventual
     assert latest.name == "checkpoint-2"
 
 
+def test_checkpoints_of_many_files_among_others(launch, home) -> None:
+    run = launch.script("""
+        import json, os
+        from writing import OUT, safetensors
+        os.mkdir(OUT / "tf")
+        index = bytes.fromhex("57fb808b247547db")
+        for name, data in (("ckpt-5.data-00000-of-00001", b"d" * 99), ("ckpt-5.index", index)):
+            (OUT / "tf" / name).write_bytes(data)
+        (OUT / "tf" / "checkpoint").write_text("ckpt-5")
+        for part in ("unet", "vae"):
+            os.mkdir(OUT / part)
+            (OUT / part / "diffusion_pytorch_model.safetensors").write_bytes(safetensors(1, 16))
+        (OUT / "model_index.json").write_text(json.dumps({"unet": ["a", "b"], "vae": ["a", "b"]}))
+        os.mkdir(OUT / "samples")
+        (OUT / "samples" / "1.png").write_bytes(b"png")
+    """)
+    assert run.finish()[0] == 0
+    assert sorted(states(home, run.job_id)) == [
+        ("final", "verified", "diffusers"), ("tf/ckpt-5", "verified", "tensorflow"),
+    ]  # fmt: skip
+    found = {c.name: c for c in rows(home, run.job_id)}
+    assert found["tf/ckpt-5"].step == 5
+    assert set(content(home, found["tf/ckpt-5"])) == {"ckpt-5.data-00000-of-00001", "ckpt-5.index"}
+    assert set(content(home, found["final"])) == {
+        "model_index.json", "unet/diffusion_pytorch_model.safetensors", "vae/diffusion_pytorch_model.safetensors",
+    }  # fmt: skip
+
+
 def test_rules_of_the_project(launch, home, eventually) -> None:
     (launch.cwd / "gpu-train.toml").write_text("""
         [[capture.rules]]

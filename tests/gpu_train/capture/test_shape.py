@@ -46,6 +46,13 @@ def test_folders_not_named_like_steps(name: str) -> None:
         ("pipeline", ["model_index.json"], ["unet", "vae"]),
         ("dcp", [".metadata"], []),
         ("checkpoint-5", ["w.pt"], ["checkpoint-1"]),
+        ("my-state", ["model.safetensors", "random_states_10.pkl", "custom_checkpoint_0.pkl"], []),
+        ("pipeline", [], ["unet", "vae"]),
+        ("my-state", [], ["pytorch_model_fsdp_0"]),
+        ("my-state", [], ["pytorch_model"]),
+        ("export", [], ["variables"]),
+        ("nemo--val_loss=1.0-step=9-last", [], ["weights", "context"]),
+        ("ep1-ba100", ["__0_0.distcp"], []),
     ],
 )
 def test_folders_that_are_one_checkpoint(name: str, files: list[str], folders: list[str]) -> None:
@@ -59,6 +66,11 @@ def test_folders_that_are_one_checkpoint(name: str, files: list[str], folders: l
         ("run", ["model.safetensors", "config.json"], ["checkpoint-5"]),
         ("epoch_3", [], ["checkpoint-5"]),
         ("weights", ["last.pt", "best.pt"], []),
+        ("out", ["checkpoint-5.pth.tar"], []),
+        ("checkpoints", ["checkpoint1.pt"], []),
+        ("checkpoints", ["ep1-ba100-rank0.pt", "ep1-ba100-rank1.pt"], []),
+        ("tf", ["ckpt-1.index", "ckpt-1.data-00000-of-00001"], []),
+        ("run", [], ["unet", "logs"]),
         ("checkpoints", ["epoch=3-step=500.ckpt", "last.ckpt"], []),
         ("lora", ["name-000100.safetensors", "name-000200.safetensors"], []),
         ("logs", ["events.out"], []),
@@ -74,6 +86,12 @@ def test_files_in_a_container() -> None:
     files = {"ckpt.pt", "notes.txt", "model.safetensors", "config.json", "training_args.bin", "x.pt.tmp", "best.ckpt"}
     assert loose_group(files) == {"model.safetensors", "config.json", "training_args.bin"}
     assert single_files(files) == {"ckpt.pt", "best.ckpt"}
+
+
+def test_files_without_an_ending_and_with_two() -> None:
+    assert single_files({"checkpoint_500", "checkpoint", "ckpt-5", "last.pth.tar", "x.tar", "notes-5"}) == {
+        "checkpoint_500", "ckpt-5", "last.pth.tar",
+    }  # fmt: skip
 
 
 def test_a_lonely_model_file_stands_for_itself() -> None:

@@ -327,6 +327,17 @@ def test_one_that_is_written_to_after_the_look_is_not_taken(watch: Watch) -> Non
     assert watch.settle() == ["w.pkl: quiet"]
 
 
+def test_one_that_was_open_when_the_job_was_killed_is_not_whole(watch: Watch) -> None:
+    watch.tracker = Tracker(
+        watch.root, watch.pins, settle_s=2.0, clock=lambda: watch.now, processes=lambda: {os.getpid()}
+    )
+    with open(watch.write("w.pkl", b""), "wb", buffering=0) as file:
+        file.write(b"half")
+        assert watch.settle(5) == []
+    says = "w.pkl: !its end: a process had it open for writing when the job ended"
+    assert watch.turn(ended=True) == [says]
+
+
 def test_loose_files_become_final(watch: Watch) -> None:
     watch.write("model.safetensors", safetensors(1))
     watch.turn()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpu_train_cas.formats import archive as archive
     from gpu_train_cas.formats import dcp as dcp
     from gpu_train_cas.formats import gguf as gguf
+    from gpu_train_cas.formats import hdf5 as hdf5
     from gpu_train_cas.formats import npy as npy
     from gpu_train_cas.formats import npz as npz
     from gpu_train_cas.formats import safetensors as safetensors
@@ -55,5 +56,5 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {"gpu_train_cas.formats.cut": ("Cut",), "gpu_train_cas.formats.dcp": ("Items",)},
-    modules=("archive", "dcp", "gguf", "npy", "npz", "safetensors", "torchcut", "torchzip"),
+    modules=("archive", "dcp", "gguf", "hdf5", "npy", "npz", "safetensors", "torchcut", "torchzip"),
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpu_train_cas.formats.cut import Cut
     from gpu_train_cas.formats.dcp import Items
 
-_NEVER_EMPTY = (".pt", ".pth", ".ckpt", ".npy", ".npz", ".gguf")
+_NEVER_EMPTY = (".pt", ".pth", ".ckpt", ".npy", ".npz", ".gguf", ".h5", ".hdf5", ".keras")
 
 
 def parse(source: Source, name: str = "") -> Layout:
@@ -82,6 +82,8 @@ def self_proof(source: Source, name: str = "") -> bool | None:
                 return formats.npy.self_proof(source)
             if kind == "gguf":
                 return formats.gguf.self_proof(source)
+            if kind == "hdf5":
+                return formats.hdf5.self_proof(source)
             if kind == "safetensors":
                 return formats.safetensors.self_proof(source)
             if kind == "zip":

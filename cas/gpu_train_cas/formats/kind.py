@@ -7,8 +7,11 @@ from gpu_train_cas.formats.source import Source
 ZIP_MAGIC = b"PK\x03\x04"
 NPY_MAGIC = b"\x93NUMPY"
 GGUF_MAGIC = b"GGUF"
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_HEADER_BYTES = 100_000_000
 """The longest header that safetensors allows."""
+
+_MAGICS = ((ZIP_MAGIC, "zip"), (NPY_MAGIC, "npy"), (GGUF_MAGIC, "gguf"), (HDF5_MAGIC, "hdf5"))
 
 METADATA = ".metadata"
 """Beside the `.distcp` files of a torch.distributed.checkpoint: what is in them."""
@@ -18,9 +21,9 @@ _HEAD_BYTES = 16
 
 
 def kind_of(source: Source, name: str) -> str:
-    """zip, npy, gguf or safetensors by the first bytes, "" for none; the name decides where there is no magic."""
+    """zip, npy, gguf, hdf5 or safetensors by the first bytes, "" for none; the name decides where there is no magic."""
     head = source.pread(_HEAD_BYTES, 0)
-    for magic, kind in ((ZIP_MAGIC, "zip"), (NPY_MAGIC, "npy"), (GGUF_MAGIC, "gguf")):
+    for magic, kind in _MAGICS:
         if head.startswith(magic):
             return kind
     return "safetensors" if _is_safetensors(head, source.size_bytes, name) else ""

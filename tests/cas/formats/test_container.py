@@ -37,7 +37,9 @@ def test_what_only_resembles_safetensors_is_opaque(data):
     assert self_proof(BytesSource(data), "config.json") is None
 
 
-@pytest.mark.parametrize("name", ["x.safetensors", "x.pt", "x.pth", "x.ckpt", "x.npy", "x.npz", "x.gguf"])
+@pytest.mark.parametrize(
+    "name", ["x.safetensors", "x.pt", "x.pth", "x.ckpt", "x.npy", "x.npz", "x.gguf", "x.h5", "x.keras"]
+)
 def test_an_empty_file_of_that_name_is_not_complete(name):
     assert layout(BytesSource(b""), name) is None
     assert self_proof(BytesSource(b""), name) is False

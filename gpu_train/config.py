@@ -12,7 +12,6 @@ import threading
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,19 +118,18 @@ class Setting(NamedTuple):
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(NamedTuple):
     """All settings in force, and where each came from."""
 
-    defaults: Defaults = field(default_factory=Defaults)
-    capture: Capture = field(default_factory=Capture)
-    run: Run = field(default_factory=Run)
-    sinks: Sinks = field(default_factory=Sinks)
-    retention: Retention = field(default_factory=Retention)
-    projects: Mapping[str, Retention] = field(default_factory=dict)
+    defaults: Defaults = Defaults()
+    capture: Capture = Capture()
+    run: Run = Run()
+    sinks: Sinks = Sinks()
+    retention: Retention = Retention()
+    projects: Mapping[str, Retention] = {}
     credentials: tuple[Mapping[str, Any], ...] = ()
     use: tuple[str, ...] = ()
-    origins: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = {}
 
     @classmethod
     def load(

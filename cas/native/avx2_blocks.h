@@ -20,6 +20,13 @@
     default: return UNHANDLED;                            \
     }
 
+/* The first `size` bytes of a group of elements, and zeros. */
+INLINE const uint8_t *padded(uint8_t *to, const uint8_t *data, size_t size)
+{
+    memset(to, 0, 4 * LANES);
+    return memcpy(to, data, size);
+}
+
 INLINE vec base_at(const uint8_t *base, size_t offset) { return base ? load(base + offset) : _mm256_setzero_si256(); }
 
 /* 64 differences as eight vectors of 32-bit lanes. */
@@ -52,11 +59,10 @@ INLINE void tokens_make_with(const block_t *b, size_t count, int width, unsigned
         tokens64(d, width == 4, top, tokens + i, &local);
     }
     if (i < count) {
-        uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
-        memcpy(x, data + i * step, (count - i) * step);
-        if (base)
-            memcpy(y, base + i * step, (count - i) * step);
-        differences64(x, y, width, d);
+        uint8_t x[4 * LANES], y[4 * LANES];
+        data = padded(x, data + i * step, (count - i) * step);
+        base = base ? padded(y, base + i * step, (count - i) * step) : NULL;
+        differences64(data, base, width, d);
         tokens64(d, width == 4, top, tokens + i, &local);
     }
     *stream = local;
@@ -92,21 +98,21 @@ INLINE int tokens_undo_with(const block_t *b, size_t count, int width, unsigned 
                             uint8_t *tokens, raw_reader_t *stream, uint8_t *out)
 {
     raw_reader_t local = *stream; /* in registers: through a pointer, any byte stored might be part of it */
-    size_t step = (size_t)width, padded = (count + LANES - 1) / LANES * LANES;
+    size_t step = (size_t)width, room = (count + LANES - 1) / LANES * LANES;
     const uint8_t *base = b->base;
     beside_t beside;
-    memset(tokens + count, 0, padded - count);
+    memset(tokens + count, 0, room - count);
     for (size_t i = 0; i < count; i += LANES) {
-        uint8_t x[4 * LANES], y[4 * LANES] = {0};
-        bool whole = i + LANES <= count;
-        if (i % PART == 0 &&
-            !beside_get(tokens + i, padded - i < PART ? padded - i : PART, width, top, &local, &beside))
+        const uint8_t *of = base ? base + i * step : NULL;
+        uint8_t x[4 * LANES], y[4 * LANES], *to = out + i * step;
+        if (i % PART == 0 && !beside_get(tokens + i, room - i < PART ? room - i : PART, width, top, &local, &beside))
             return 0;
-        if (!whole && base)
-            memcpy(y, base + i * step, (count - i) * step);
-        tokens_undo_group(tokens + i, &beside, i % PART, !base ? NULL : whole ? base + i * step : y, width, top,
-                          whole ? out + i * step : x);
-        if (!whole)
+        if (i + LANES > count) {
+            of = base ? padded(y, of, (count - i) * step) : NULL;
+            to = x;
+        }
+        tokens_undo_group(tokens + i, &beside, i % PART, of, width, top, to);
+        if (to == x)
             memcpy(out + i * step, x, (count - i) * step);
     }
     *stream = local;
@@ -119,6 +125,12 @@ static int fast_tokens_undo(const block_t *b, size_t count, uint8_t *tokens, raw
     FOR_TOKENS(b->element, b->top, CALL)
 #undef CALL
     return UNHANDLED;
+}
+
+INLINE vec zigzag_of(difference_t d, int width)
+{
+    vec twice = _mm256_add_epi32(d.half, d.half); /* no lane's overflows, also of 16 bits */
+    return width == 2 ? _mm256_sub_epi16(twice, d.odd) : _mm256_sub_epi32(twice, d.odd);
 }
 
 /* Differences lie behind each other, with room for whole groups. */
@@ -162,11 +174,8 @@ INLINE int values_undo_with(uint8_t *tokens, size_t count, int width, unsigned t
                 untokens16(tokens + at + i, &beside, i, top, d);
             else
                 untokens32(tokens + at + i, &beside, i, top, d);
-            for (size_t j = 0; j < step; j++) { /* lanes of 16 or 32 bits: none overflows */
-                vec twice = _mm256_add_epi32(d[j].half, d[j].half);
-                twice = width == 2 ? _mm256_sub_epi16(twice, d[j].odd) : _mm256_sub_epi32(twice, d[j].odd);
-                store(values + (at + i) * step + 32 * j, twice);
-            }
+            for (size_t j = 0; j < step; j++)
+                store(values + (at + i) * step + 32 * j, zigzag_of(d[j], width));
         }
     }
     *stream = local;
@@ -182,38 +191,47 @@ static int fast_values_undo(uint8_t *tokens, size_t count, int width, unsigned t
 }
 
 /* ---- sparse blocks ---- */
-INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t count, int width, unsigned top,
-                                  const uint8_t *contexts, uint64_t *flags, uint8_t *kept, uint8_t *values)
+/* What of 64 elements is stored where it is not 0, to `out`; and where it is not. */
+INLINE uint64_t sparse64(const uint8_t *data, const uint8_t *base, int width, unsigned top, uint8_t *out)
+{
+    uint64_t bits = 0;
+    for (size_t j = 0; j < (size_t)width; j++) { /* 64 bytes: 32 or 16 flags */
+        vec same[2];
+        for (size_t h = 0; h < 2; h++) {
+            size_t offset = 64 * j + 32 * h;
+            vec v = load(data + offset);
+            if (top)
+                v = zigzag_of(width == 2 ? difference16(v, base_at(base, offset))
+                                         : difference32(v, base_at(base, offset)), width);
+            store(out + offset, v);
+            same[h] = width == 2 ? _mm256_cmpeq_epi16(v, _mm256_setzero_si256())
+                                 : _mm256_cmpeq_epi32(v, _mm256_setzero_si256());
+        }
+        if (width == 2) {
+            vec all = _mm256_permute4x64_epi64(_mm256_packs_epi16(same[0], same[1]), 0xd8);
+            bits |= (uint64_t)(uint32_t)~_mm256_movemask_epi8(all) << (32 * j);
+        } else {
+            bits |= (uint64_t)((~(signs(same[0]) | signs(same[1]) << 8)) & 0xffff) << (16 * j);
+        }
+    }
+    return bits;
+}
+
+INLINE ptrdiff_t sparse_make_with(const block_t *b, size_t count, int width, unsigned top, const uint8_t *contexts,
+                                  uint64_t *flags, uint8_t *kept, uint8_t *values)
 {
     size_t step = (size_t)width, differ = 0;
     for (size_t i = 0; i < count; i += LANES) {
         const uint8_t *data = b->data + i * step, *base = b->base && top ? b->base + i * step : NULL;
-        uint8_t x[4 * LANES] = {0}, y[4 * LANES] = {0};
-        uint64_t bits = 0;
+        uint8_t x[4 * LANES], y[4 * LANES], z[4 * LANES];
         if (i + LANES > count) {
-            memcpy(x, data, (count - i) * step);
-            if (base)
-                memcpy(y, base, (count - i) * step);
-            data = x;
-            base = y;
+            data = padded(x, data, (count - i) * step);
+            base = base ? padded(y, base, (count - i) * step) : NULL;
         }
-        for (size_t j = 0; j < step; j++) { /* 64 bytes: 32 or 16 flags */
-            vec u[2];
-            for (size_t h = 0; h < 2; h++) {
-                vec v = load(data + 64 * j + 32 * h), w = base_at(base, 64 * j + 32 * h);
-                u[h] = width == 2 ? _mm256_cmpeq_epi16(v, w) : _mm256_cmpeq_epi32(v, w);
-            }
-            if (width == 2)
-                bits |= (uint64_t)(uint32_t)~_mm256_movemask_epi8(
-                            _mm256_permute4x64_epi64(_mm256_packs_epi16(u[0], u[1]), 0xd8)) << (32 * j);
-            else
-                bits |= (uint64_t)((~(signs(u[0]) | signs(u[1]) << 8)) & 0xffff) << (16 * j);
-        }
-        flags[i / LANES] = bits;
+        uint64_t bits = flags[i / LANES] = sparse64(data, base, width, top, z);
         for (; bits; bits &= bits - 1) {
             unsigned place = (unsigned)_tzcnt_u64(bits);
-            uint64_t value = element_load(data, place, width), of = base ? element_load(base, place, width) : 0;
-            element_store(values, differ, width, top ? difference(value, of, width, true) : value);
+            element_store(values, differ, width, element_load(z, place, width));
             kept[differ++] = contexts[i + place];
         }
     }

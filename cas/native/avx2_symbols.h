@@ -166,34 +166,53 @@ static bool symbols_decode(const uint8_t **words, const uint8_t *end, const uint
 /* ---- flags ---- */
 #define EVERY_FOURTH 0x11111111ull
 
-/* Of 16 numbers those of the groups in byte j of every 32-bit lane. */
-#define OF_GROUPS(groups, j)                                                                                    \
-    _mm256_castps_si256(_mm256_blendv_ps(                                                                       \
-        _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(low, _mm256_srli_epi32(groups, 8 * (j)))),              \
-        _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(high, _mm256_srli_epi32(groups, 8 * (j)))),             \
-        _mm256_castsi256_ps(_mm256_slli_epi32(groups, 28 - 8 * (j)))))
+/* Those of 8 numbers that belong to the groups in byte j of every 32-bit lane: the permutation looks at 3 bits. */
+INLINE vec of_groups(vec numbers, vec groups, int j)
+{
+    return _mm256_permutevar8x32_epi32(numbers, _mm256_srli_epi32(groups, 8 * j));
+}
+
+/* floor(x / f) as in divide(), for x < f << 16 and f's inverse. */
+INLINE vec divide_by(vec x, vec f, vec inverse, vec *rest)
+{
+    __m256 ratio = _mm256_mul_ps(_mm256_cvtepi32_ps(x), _mm256_castsi256_ps(inverse));
+    vec q = _mm256_cvttps_epi32(_mm256_sub_ps(ratio, _mm256_set1_ps(0.25f)));
+    vec left = _mm256_sub_epi32(x, _mm256_mullo_epi32(q, f));
+    vec fits = _mm256_cmpgt_epi32(f, left);
+    *rest = _mm256_sub_epi32(left, _mm256_andnot_si256(fits, f));
+    return _mm256_add_epi32(q, _mm256_add_epi32(fits, all32(1)));
+}
+
+INLINE vec inverses(vec frequencies)
+{
+    return _mm256_castps_si256(_mm256_div_ps(_mm256_set1_ps(1), _mm256_cvtepi32_ps(frequencies)));
+}
 
 static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size_t count, const uint32_t *same,
                               uint16_t *p, states_t *s)
 {
-    vec x[8], low = load(same), high = load(same + 8);
+    _Static_assert(GROUPS_MADE <= 8, "of_groups()");
+    vec x[8], equal = load(same), other = _mm256_sub_epi32(all32(FLAG_SCALE), equal);
+    vec equal_inverse = inverses(equal), other_inverse = inverses(other);
+    vec fourth = _mm256_set_epi32(1 << 28, 1 << 24, 1 << 20, 1 << 16, 1 << 12, 1 << 8, 1 << 4, 1); /* bits of lanes */
     for (int j = 0; j < 8; j++)
         x[j] = load(s->lane + 8 * j);
     for (size_t at = count; at;) {
         at -= LANES;
         uint64_t bits = flags[at / LANES];
+        vec set[2] = {all32((uint32_t)bits), all32((uint32_t)(bits >> 32))};
 #define STEP(j, h)                                                                                          \
     {                                                                                                       \
-        vec *state = &x[2 * j + h], group = load(groups + at + 32 * h), f = OF_GROUPS(group, j), rest;      \
-        unsigned set = (unsigned)_pext_u64(bits >> (32 * h), EVERY_FOURTH << j);                            \
-        vec each = _mm256_set_epi32(128, 64, 32, 16, 8, 4, 2, 1);                                           \
-        vec differs = _mm256_cmpeq_epi32(both_of(all32(set), each), each), first = both_of(differs, f);     \
-        f = _mm256_blendv_epi8(f, _mm256_sub_epi32(all32(FLAG_SCALE), f), differs);                         \
+        vec *state = &x[2 * j + h], group = load(groups + at + 32 * h), same_f = of_groups(equal, group, j), rest; \
+        vec each = _mm256_slli_epi32(fourth, j), differs = _mm256_cmpeq_epi32(both_of(set[h], each), each); \
+        vec f = _mm256_blendv_epi8(same_f, _mm256_sub_epi32(all32(FLAG_SCALE), same_f), differs);           \
+        vec equal_by = of_groups(equal_inverse, group, j), other_by = of_groups(other_inverse, group, j);   \
         vec keep = _mm256_cmpgt_epi32(_mm256_slli_epi32(f, 16), *state);                                    \
         if (signs(keep) != 255)                                                                             \
             p = words_put(p, state, keep);                                                                  \
-        vec q = divide(*state, f, &rest);                                                                   \
-        *state = _mm256_add_epi32(_mm256_slli_epi32(q, FLAG_BITS), _mm256_add_epi32(rest, first));          \
+        vec q = divide_by(*state, f, _mm256_blendv_epi8(equal_by, other_by, differs), &rest);               \
+        rest = _mm256_add_epi32(rest, both_of(differs, same_f));                                            \
+        *state = _mm256_add_epi32(_mm256_slli_epi32(q, FLAG_BITS), rest);                                   \
     }
         EIGHT_DOWN(STEP)
 #undef STEP
@@ -203,8 +222,9 @@ static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size
     return p;
 }
 
-static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_t *groups, uint64_t *flags,
-                         size_t count, const uint32_t *same, states_t *s)
+/* `many`: more than 8 groups, as other encoders may make them. */
+INLINE bool flags_decode_with(const uint8_t **words, const uint8_t *end, const uint8_t *groups, bool many,
+                              uint64_t *flags, size_t count, const uint32_t *same, states_t *s)
 {
     const uint8_t *p = *words;
     vec x[8], low = load(same), high = load(same + 8);
@@ -214,12 +234,16 @@ static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_
         uint64_t bits = 0;
 #define STEP(j, h)                                                                                              \
     {                                                                                                           \
-        vec *state = &x[2 * j + h], group = load(groups + at + 32 * h), f = OF_GROUPS(group, j);                \
+        vec *state = &x[2 * j + h], group = load(groups + at + 32 * h), f = of_groups(low, group, j);           \
+        if (many) /* bit 3 of the group says which */                                                           \
+            f = blend_by_sign(f, of_groups(high, group, j), _mm256_slli_epi32(group, 28 - 8 * (j)));            \
         vec slot = both_of(*state, all32(FLAG_SCALE - 1)), equal = _mm256_cmpgt_epi32(f, slot);                 \
         slot = _mm256_sub_epi32(slot, _mm256_andnot_si256(equal, f));                                           \
         f = _mm256_blendv_epi8(_mm256_sub_epi32(all32(FLAG_SCALE), f), f, equal);                               \
         bits |= _pdep_u64(~signs(equal) & 255, EVERY_FOURTH << j) << (32 * h);                                  \
-        *state = words_get(&p, _mm256_add_epi32(_mm256_mullo_epi32(f, _mm256_srli_epi32(*state, FLAG_BITS)), slot)); \
+        *state = _mm256_add_epi32(_mm256_mullo_epi32(f, _mm256_srli_epi32(*state, FLAG_BITS)), slot);           \
+        if (signs(_mm256_cmpgt_epi32(all32(STATE_MIN), *state))) /* seldom: most flags take little of a bit */  \
+            *state = words_get(&p, *state);                                                                     \
     }
         EIGHT(STEP)
 #undef STEP
@@ -229,4 +253,11 @@ static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_
         store(s->lane + 8 * j, x[j]);
     *words = p;
     return p <= end;
+}
+
+static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_t *groups, unsigned tables,
+                         uint64_t *flags, size_t count, const uint32_t *same, states_t *s)
+{
+    return tables > 8 ? flags_decode_with(words, end, groups, true, flags, count, same, s)
+                      : flags_decode_with(words, end, groups, false, flags, count, same, s);
 }

@@ -155,9 +155,10 @@ static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size
     return p;
 }
 
-static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_t *groups, uint64_t *flags,
-                         size_t count, const uint32_t *same, states_t *s)
+static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_t *groups, unsigned tables,
+                         uint64_t *flags, size_t count, const uint32_t *same, states_t *s)
 {
+    (void)tables;
     const uint8_t *p = *words;
     vec x[4], table = load(same);
     for (int j = 0; j < 4; j++)

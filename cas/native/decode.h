@@ -91,7 +91,7 @@ static status_t sparse_decode(const payload_t *p, const block_t *b, decoder_t *d
         size_t whole = (count + LANES - 1) / LANES * LANES;
         block_t part = part_of(b, at, count, d->base);
         groups_of(&part, count, d->lut, d->groups);
-        if (!flags_decode(&words, end, d->groups, flags + at / LANES, whole, d->model.same, &states))
+        if (!flags_decode(&words, end, d->groups, p->header.groups, flags + at / LANES, whole, d->model.same, &states))
             status = BAD_STREAM;
         else
             differ += sparse_keep(flags + at / LANES, d->groups, whole, kept + differ);

@@ -48,10 +48,12 @@ static bool mostly_same(const encoder_t *e, const block_t *b, size_t count)
     size_t same = 0, seen = 0;
     for (size_t piece = 0; piece < PIECES; piece++) {
         size_t start = count / PIECES * piece, here = count - start < LANES ? count - start : LANES;
+        static const uint8_t zeros[8 * LANES];
         block_t part = part_of(b, start, here, e->base);
-#define CALL(W)                          \
-    for (size_t i = 0; i < here; i++)    \
-        same += element_load(part.data, i, W) == (b->base && b->top ? element_load(part.base, i, W) : 0);
+        const uint8_t *base = b->base && b->top ? part.base : zeros;
+#define CALL(W)                       \
+    for (size_t i = 0; i < here; i++) \
+        same += element_load(part.data, i, W) == element_load(base, i, W);
         FOR_WIDTH(element_width(b->element), CALL)
 #undef CALL
         seen += here;

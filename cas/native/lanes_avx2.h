@@ -15,6 +15,13 @@ INLINE vec all32(uint32_t v) { return _mm256_set1_epi32((int)v); }
 INLINE vec either(vec a, vec b) { return _mm256_or_si256(a, b); }
 INLINE vec both_of(vec a, vec b) { return _mm256_and_si256(a, b); }
 
+/* `b` where the 32-bit lanes of `by` are negative. */
+INLINE vec blend_by_sign(vec a, vec b, vec by)
+{
+    return _mm256_castps_si256(
+        _mm256_blendv_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), _mm256_castsi256_ps(by)));
+}
+
 /* 8 bytes or 8 words as 32-bit lanes. */
 INLINE vec widen8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p)); }
 INLINE vec widen16(const void *p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)); }

@@ -163,9 +163,10 @@ static uint16_t *flags_encode(const uint64_t *flags, const uint8_t *groups, size
     return end;
 }
 
-static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_t *groups, uint64_t *flags,
-                         size_t count, const uint32_t *same, states_t *s)
+static bool flags_decode(const uint8_t **words, const uint8_t *end, const uint8_t *groups, unsigned tables,
+                         uint64_t *flags, size_t count, const uint32_t *same, states_t *s)
 {
+    (void)tables; /* how many groups there are */
     const uint8_t *at_word = *words;
     for (size_t at = 0; at < count && at_word <= end; at += LANES) {
         uint64_t bits = 0;

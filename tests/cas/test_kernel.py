@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import shutil
 import struct
@@ -13,8 +14,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpu_train_cas.codecs import Codec, Grid, Reference, Role, decode, encode, kernel, sibling_of, twin
-from gpu_train_cas.codecs.payload import ELEMENTS, FLOAT, HEADER_BYTES, LINE, SQUARE, rows_of, width_of
+from gpu_train_cas.codecs import (
+    Codec,
+    Grid,
+    Reference,
+    Role,
+    decode,
+    encode,
+    kernel,
+    sibling_of,
+    twin,
+    twin_model,
+)
+from gpu_train_cas.codecs.payload import ELEMENTS, FLOAT, GROUPS_MAX, HEADER_BYTES, LINE, SQUARE, rows_of, width_of
 from gpu_train_cas.errors import Damaged, UsageError
 
 MIB = 1 << 20
@@ -323,6 +335,24 @@ def test_every_16_bit_pattern_against_every_other() -> None:
     patterns = np.arange(1 << 16, dtype="<u2")
     for turn in (1, 0x7FFF, 0x8001, 40_503):
         check(Case((patterns * turn).astype("<u2").tobytes(), 5, True, 1, patterns.tobytes(), None), NATIVE)
+
+
+@each_variant
+def test_as_many_groups_as_the_format_allows_are_read(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other encoders may make more than this one, also far apart."""
+    monkeypatch.setattr(twin_model, "GROUPS_MADE", GROUPS_MAX)
+    rng, most = np.random.default_rng(SEED), 0
+    for element, sparse in itertools.product((5, 6), (False, True)):
+        count, width = 60_000, width_of(element)
+        base = words(rng, count, width, "noise")
+        exponents = base >> (8 * width - 9) & 255
+        step = (exponents // 16 + rng.integers(0, 3, count)).astype(base.dtype)  # of 16 ranges each has its own steps
+        block = np.where(rng.random(count) < (0.2 if sparse else 1), base ^ step, base)
+        of = Case(block.tobytes(), element, True, 1, base.tobytes(), None)
+        made = of.reference()
+        most = max(most, made[5])
+        assert native_decode(made, len(of.block), of, variant) == of.block
+    assert most > twin_model.GROUPS_MADE // 2
 
 
 @pytest.mark.long

@@ -9,8 +9,9 @@ Map of the modules, bottom up: `environment`, `home`, `config` (where things are
 (names); `tables` (rows in the registry); `stat_cache`, `exclude`, `listing`, `git`, `code` (what ran) and
 `data_listing`, `sha256`, `data_manifest`, `data_version` (what it read); `model` (what it started from); `workspace`
 (all of that opened); `refresh`, `base` (what a checkpoint is stored against); `retention` (what stays of
-checkpoints); `capture` (finding, pinning and storing them); `provider` (processes); `launch`, `lifecycle` (jobs from
-start to end); `active` (inside a job), `complaint` (how it complains), `integrations` (callbacks for frameworks).
+checkpoints); `capture` (finding, pinning and storing them); `provider` (processes); `rescue`, `launch`, `lifecycle`
+(jobs from start to end); `active` (inside a job), `complaint` (how it complains), `integrations` (callbacks for
+frameworks).
 
 Names are loaded when they are first used, so that `import gpu_train` costs a training script nothing.
 """

@@ -6,8 +6,7 @@ import io
 import os
 from pathlib import Path
 
-from gpu_train.capture.finder import find_one
-from gpu_train.capture.storing import fingerprint_of
+from gpu_train.capture.finder import find_one, fingerprint_of
 from gpu_train.environment import JobEnvironment
 from gpu_train.launch import restore_checkpoint
 from gpu_train.ref import Ref

@@ -12,8 +12,10 @@ from typing import Any
 
 from gpu_train.config import CONFIGURED_ORIGIN, Config, read_section
 from gpu_train.environment import current
+from gpu_train.process import identity_of
 from gpu_train.provider.local import Run, spawn
 from gpu_train.provider.request import Request, check_runnable, command_of, gpu_environment
+from gpu_train.rescue import begin_rescue
 from gpu_train.retention.setting import Retention
 from gpu_train.tables.checkpoint import Checkpoint
 from gpu_train.tables.job import Job, clean_name, new_id
@@ -91,12 +93,21 @@ def run(
         request = Request(
             {str(k): str(v) for k, v in variables.items()}, loads.resume_from, loads.folder, defaults.bt_aliases
         )
-        workspace.jobs.put(job)
+        for lost in begin_rescue(workspace):
+            notify(f"job {lost.id} was lost, its runner is gone; what it left is captured in the background")
         if detach:
+            workspace.jobs.put(job)
             spawn(workspace, job, request)
             on_start(job)
             return job
-        return Run(workspace, job, request, attached=True, notify=notify).run(on_start)
+        workspace.jobs.put(job._replace(**identity_of(os.getpid())))
+        try:
+            runner = Run(workspace, job, request, attached=True, notify=notify)
+        except BaseException as e:
+            reason = f"it could not be started: {e!r}"
+            workspace.jobs.update(job.id, status="failed", exit_code=127, ended_ns=time.time_ns(), reason=reason)
+            raise
+        return runner.run(on_start)
 
 
 def _new_job(

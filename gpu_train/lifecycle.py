@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import signal
-import subprocess
 import time
 from pathlib import Path
 
-from gpu_train.control import AGENT_LOCK, BUSY_EXIT, KILL_FILE
-from gpu_train.environment import JOB_ID, current
-from gpu_train.process import is_alive, job_processes, module_command, module_environment, send, start_time
+from gpu_train.control import KILL_FILE
+from gpu_train.process import is_alive, job_processes, send, start_time
+from gpu_train.rescue import Rescue, is_unattended, rescue
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
-from gpu_train_cas.errors import Busy, GpuTrainError
+from gpu_train_cas.errors import Busy
 
 POLL_S = 0.05
 KILL_TIMEOUT_S = 120.0
-QUEUED_GRACE_S = 60.0
-"""How long a job may be queued before its runner counts as never started."""
 
 
 def stop(job: str, *, timeout_s: float | None = None, home: Path | str | None = None) -> Job:
@@ -63,15 +59,15 @@ def kill_all(*, timeout_s: float | None = KILL_TIMEOUT_S, home: Path | str | Non
 def reconcile(*, home: Path | str | None = None) -> list[Job]:
     """Put right what died: end the processes of jobs whose runner is gone, capture what is left, mark them lost.
 
-    Returns the rows that changed. Jobs that are watched by a living runner or agent are left alone.
+    Checkpoints of jobs that have ended are stored too, if they are still pinned. Returns the rows of the jobs that
+    changed; what could not be saved is in their checkpoints as incomplete or gone. Jobs that are watched by a living
+    runner or agent are left alone. Several may run at once; a second one changes nothing.
+
+    Raises:
+        GpuTrainError: when a capture failed, naming its log.
     """
     with Workspace.open(home, create=False) as workspace:
-        changed = []
-        for job in workspace.jobs.list(status=("queued", "running")):
-            after = _settled(workspace, job)
-            if not after.is_live:
-                changed.append(after)
-        return changed
+        return rescue(workspace, leftovers=True)
 
 
 def _kill(workspace: Workspace, job: Job, timeout_s: float | None) -> Job:
@@ -110,27 +106,6 @@ def _wait(workspace: Workspace, job: Job, timeout_s: float | None) -> Job:
 
 def _settled(workspace: Workspace, job: Job) -> Job:
     """Have a job without a runner captured and marked; its row as it is when somebody still looks after it."""
-    if not job.is_live or is_alive(job.runner_pid, job.runner_start, job.boot_id):
+    if not is_unattended(job):
         return workspace.jobs.get(job.id) or job
-    if job.runner_pid is None and time.time_ns() - job.created_ns < QUEUED_GRACE_S * 1e9:
-        return job
-    env = {k: v for k, v in module_environment(current()).items() if k != JOB_ID}
-    command = module_command("gpu_train.capture", "--home", str(workspace.home.root), "--job", job.id)
-    logs = workspace.home.logs(job.id)
-    logs.mkdir(parents=True, exist_ok=True)
-    with open(logs / "agent.log", "ab") as log:
-        done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
-    if done.returncode == BUSY_EXIT:  # the agent of the dead runner is at it
-        _wait_for_agent(workspace, job)
-    elif done.returncode != 0:
-        raise GpuTrainError(f"the last capture of {job.id} failed ({done.returncode}); its log is {logs / 'agent.log'}")
-    after = workspace.jobs.get(job.id) or job
-    if after.status == "lost" and (workspace.home.control(job.id) / KILL_FILE).exists():
-        after = workspace.jobs.update(job.id, status="killed")
-    return after
-
-
-def _wait_for_agent(workspace: Workspace, job: Job) -> None:
-    """Wait for the agent that has the job's lock."""
-    with open(workspace.home.control(job.id) / AGENT_LOCK, "a", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    return Rescue(workspace, job).wait()

@@ -11,8 +11,9 @@ import site
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import gpu_train
 import gpu_train_cas
@@ -34,6 +35,11 @@ def start_time(pid: int) -> int | None:
     """When the kernel started a process, in clock ticks since boot; None when it is not there (or a zombie)."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def identity_of(runner: int) -> dict[str, Any]:
+    """The fields of a job's row by which its runner, a process that lives now, is known again."""
+    return {"runner_pid": runner, "runner_start": start_time(runner), "boot_id": boot_id()}
 
 
 def is_alive(pid: int | None, began: int | None, boot: str) -> bool:
@@ -68,13 +74,14 @@ def processes_of(leader: int) -> set[int]:
     return members & parents.keys()
 
 
-def job_processes(leader: int, job_id: str) -> set[int]:
+def job_processes(leader: int | None, job_id: str) -> set[int]:
     """`processes_of`, and all others whose environment says that they belong to the job.
 
-    Those are what left both its session and its family (a launcher that gives each rank a session, and died).
+    Those are what left both its session and its family (a launcher that gives each rank a session, and died). Without
+    a leader, as when nobody could note its number, the environment alone tells.
     """
     mark = f"{JOB_ID}={job_id}".encode()
-    found = processes_of(leader)
+    found = set() if leader is None else processes_of(leader)
     for name in os.listdir(PROC):
         if name.isdecimal() and int(name) not in found and int(name) != os.getpid() and _has(name, mark):
             found.add(int(name))
@@ -97,17 +104,21 @@ def send(pids: set[int], number: int) -> None:
             continue
 
 
-def end_job(leader: int, job_id: str, grace_s: float) -> None:
+def end_job(
+    leader: int | None, job_id: str, grace_s: float, meanwhile: Callable[[], None] = lambda: None
+) -> None:  # fmt: skip
     """End all processes of a job: SIGTERM, and SIGKILL to what is left after `grace_s` seconds.
 
-    The caller makes sure that `leader` still means the job: that its start time is the one known, or
-    that nothing else can have taken the number (its session has members).
+    `meanwhile` is called again and again until they have ended: they may save once more.
+    The caller makes sure that `leader`, where it is known, still means the job: that its start time is the one known,
+    or that nothing else can have taken the number (its session has members).
     """
     deadline = time.monotonic() + grace_s
     left = job_processes(leader, job_id)
     send(left, signal.SIGTERM)
     send(left, signal.SIGCONT)  # a stopped process takes no signal but this and SIGKILL
     while left and time.monotonic() < deadline:
+        meanwhile()
         time.sleep(POLL_S)
         left = job_processes(leader, job_id)
     while left:

@@ -11,9 +11,7 @@ from typing import BinaryIO
 
 import click
 
-from gpu_train import Job
-from gpu_train.lifecycle import QUEUED_GRACE_S
-from gpu_train.process import is_alive
+from gpu_train.rescue import is_unattended
 from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import note
@@ -38,7 +36,7 @@ def logs(invocation: Invocation, job: str, follow: bool, lines: int | None) -> N
 
         def is_live() -> bool:
             now = workspace.jobs.get(found.id)
-            return now is not None and now.is_live and _is_attended(now)
+            return now is not None and now.is_live and not is_unattended(now)
 
         if not (follow and is_live()):
             if not path.exists() or path.stat().st_size == 0:
@@ -52,13 +50,6 @@ def logs(invocation: Invocation, job: str, follow: bool, lines: int | None) -> N
 
 def _never() -> bool:
     return False
-
-
-def _is_attended(job: Job) -> bool:
-    """Whether a job's runner is there, or has had no time to come up: nobody else would ever end the job."""
-    if job.runner_pid is None:
-        return time.time_ns() - job.created_ns < QUEUED_GRACE_S * 1_000_000_000
-    return is_alive(job.runner_pid, job.runner_start, job.boot_id)
 
 
 def printed(path: Path, is_live: Callable[[], bool], lines: int | None = None) -> Iterator[bytes]:

@@ -8,12 +8,15 @@ died: the agent then ends the job's processes, does the last capture and marks t
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_train.capture.candidate import Commit
+from gpu_train.capture.board import SETTLED, STORING, WRITING, Board, InHand
+from gpu_train.capture.candidate import Candidate, Commit, name_at
+from gpu_train.capture.finder import fingerprint_of
 from gpu_train.capture.frameworks import rulebook
 from gpu_train.capture.judge import EXPLICIT
 from gpu_train.capture.ledger import Ledger
@@ -29,6 +32,9 @@ from gpu_train.tables.checkpoint import INCOMPLETE, VERIFIED
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import SourceChanged, StorageFull
+
+UNFLUSHED_NS = 60 * 10**9
+"""How long a kernel may keep written bytes in memory only: half of that is Linux's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +73,18 @@ class Agent:
         self._worker = Worker(
             workspace, job.id, settings.retry_s, after=Upkeep(workspace, job, self._ledger.event).stored
         )
+        self._recovered: set[str] = set()
+        self._board = Board(home.control(job.id))
 
     def run(self) -> None:
         """Watch until the end, then capture what is left; returns when all is stored."""
         with self._worker:
             for decision in self._tracker.recover():
+                if decision.candidate.commit is not None:
+                    self._recovered.add(decision.candidate.commit.id)
                 self._hand_over(decision)
+            self._tracker.look()
+            self._account_for_earlier()
             end = self._listen(0.0)
             while end is None:
                 self._turn()
@@ -90,11 +102,30 @@ class Agent:
             self._note(outcome)
         self._ledger.catch_up()
         self._reports.take()
+        self._board.show(self._in_hand())
+
+    def _in_hand(self) -> list[InHand]:
+        """What was seen and is not stored yet."""
+        stored = ((c, STORING if is_begun else SETTLED) for c, is_begun in self._worker.in_hand())
+        return [*(_shown(c, WRITING) for c in self._tracker.watched), *(_shown(c, state) for c, state in stored)]
+
+    def _account_for_earlier(self) -> None:
+        """Tell what an earlier agent had in its hands and is lost: deleted after its death, before this one began."""
+        here = [*self._tracker.watched, *(c for c, _ in self._worker.in_hand())]
+        names, prints = {c.name for c in here}, {fingerprint_of(c.members) for c in here}
+        for one in self._board.before.in_hand:
+            is_there = os.path.isdir(one.path) if one.fingerprint else os.path.lexists(one.path) or one.name in names
+            if not (is_there or one.fingerprint in prints or self._ledger.has(one.name, one.seen_ns, one.fingerprint)):
+                self._ledger.lost(one, self._board.before.time_ns)
 
     def _take(self, commit: Commit) -> None:
+        if commit.id and commit.id in self._recovered:
+            return
         decision = self._tracker.take_commit(commit)
         if decision is not None:
             self._hand_over(decision)
+        elif self._ledger.has(name_at(commit.path, self._tracker.root), commit.time_ns):  # an earlier agent did
+            self._reports.answer(commit)
         else:
             self._ledger.committed_and_gone(commit.path)
             self._reports.answer(commit, "it was deleted before its bytes could be kept")
@@ -111,6 +142,7 @@ class Agent:
             self._job.id, candidate.name, candidate.base(), candidate.found.shape, dict(candidate.members),
             verdict.proof or verdict.missing, VERIFIED if verdict.is_whole else INCOMPLETE, candidate.found.path,
             commit.step, commit.metrics, commit.tags, candidate.earlier if candidate.completes_earlier else {},
+            candidate.first_seen_ns, time.time_ns(),
         )  # fmt: skip
         if finished.proof != EXPLICIT and self._ledger.is_known(finished):
             candidate.discard()
@@ -121,9 +153,9 @@ class Agent:
         """Keep the books on what came of storing a checkpoint."""
         candidate, result = outcome.candidate, outcome.result
         if isinstance(result, Stored):
-            candidate.discard()
             self._ledger.stored(outcome.finished, result)
             self._reports.answer(candidate.commit)
+            candidate.discard()
         elif isinstance(result, SourceChanged):
             self._tracker.look_again(candidate)
             if outcome.finished.state == VERIFIED:
@@ -142,13 +174,15 @@ class Agent:
     def _listen(self, timeout_s: float) -> End | None:
         """Wait a moment for the runner's word; how the job ended when it did, or when the runner did."""
         if self._lifeline is None:
-            return self._last_word() or self._lost("its runner is gone")
+            return self._last_word() or self._as_written() or self._lost("its runner is gone")
         for word in self._lifeline.listen(timeout_s):
             if "job" in word:
                 self._pid, self._pid_start = word["job"]["pid"], word["job"]["pid_start"]
             if "end" in word:
                 return End(word["end"])
-        return self._lost("its runner died") if self._lifeline.is_cut else None
+        if not self._lifeline.is_cut:
+            return None
+        return self._last_word() or self._lost("its runner died")
 
     def _last_word(self) -> End | None:
         """How the job ended, as its runner noted before it died itself."""
@@ -157,6 +191,11 @@ class Agent:
         except (OSError, ValueError):
             return None
 
+    def _as_written(self) -> End | None:
+        """How the job ended by its row, for an agent that comes after its end for what is still pinned."""
+        job = self._workspace.jobs.get(self._job.id) or self._job
+        return None if job.is_live else End({"status": job.status, "exit_code": job.exit_code})
+
     def _processes(self) -> set[int]:
         return set() if self._pid is None else processes_of(self._pid)
 
@@ -164,18 +203,20 @@ class Agent:
         """End what is left of the job's processes; without a runner nobody reads what they print."""
         job = self._workspace.jobs.get(self._job.id) or self._job
         pid, began = self._pid or job.pid, self._pid_start or job.pid_start
-        reused = pid is not None and start_time(pid) not in (None, began)
-        if pid is not None and job.boot_id in (boot_id(), "") and not reused:
-            end_job(pid, job.id, self._workspace.config.run.interrupt_grace_s)
+        if pid is not None and (job.boot_id not in (boot_id(), "") or start_time(pid) not in (None, began)):
+            pid = None  # another process has that number by now
+        end_job(pid, job.id, self._workspace.config.run.interrupt_grace_s, self._turn)
         self._ledger.event("ended", f"the job is lost: {reason}")
         return End({"status": "lost", "ended_ns": time.time_ns(), "reason": reason})
 
     def _finish(self, end: End) -> None:
         """The last capture: look until there is nothing left to decide, to store or to write down."""
-        lived_ns = self._last_sign_ns() if end.is_lost else 0
+        lived_ns = self._lived_ns() if end.is_lost else 0
         while True:
             self._turn(ended=True, clean_end=end.is_clean, lived_ns=lived_ns)
             busy = self._worker.is_busy or self._ledger.is_behind or self._reports.has_commits()
+            if end.is_lost:  # a runner may have died in the middle of starting the command
+                end_job(None, self._job.id, self._workspace.config.run.interrupt_grace_s)
             if not (busy or self._tracker.watched) and self._close(end):
                 self._tracker.clear()
                 return
@@ -191,8 +232,16 @@ class Agent:
             return False
         return True
 
+    def _lived_ns(self) -> int:
+        """When the job last gave a sign of life; what had come to rest well before that was finished.
+
+        When the machine went down, what was written shortly before may never have reached the disk.
+        """
+        went_down = self._job.boot_id not in (boot_id(), "")
+        return self._last_sign_ns() - (UNFLUSHED_NS if went_down else 0)
+
     def _last_sign_ns(self) -> int:
-        """When the job last printed or reported something; what had come to rest well before that was finished."""
+        """When the job last printed or reported something."""
         logs = self._workspace.home.logs(self._job.id)
         times = [0]
         for name in ("stdout.log", "metrics.jsonl"):
@@ -201,3 +250,10 @@ class Agent:
             except OSError:
                 continue
         return max(times)
+
+
+def _shown(candidate: Candidate, state: str) -> InHand:
+    return InHand(
+        candidate.name, state, candidate.first_seen_ns, path=candidate.found.path, size_bytes=candidate.size_bytes,
+        is_pinned=candidate.is_held, fingerprint="" if state == WRITING else fingerprint_of(candidate.members),
+    )  # fmt: skip

@@ -6,23 +6,29 @@ import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
 
-from gpu_train.capture.finder import FILE, FOLDER, GROUP, LOOSE, Found, Member, look_inside, member_at
-from gpu_train.capture.pin import like, link_file
+from gpu_train.capture.finder import FILE, FOLDER, LOOSE, Found, Member, look_inside, member_at
+from gpu_train.capture.pin import free, like, link_file
 from gpu_train_cas.errors import SourceChanged
+from gpu_train_cas.filesystem import replacing
 
 ABOUT = "about.json"
 FILES = "files"
+NAMELESS = "recovered-{}"
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What `gpu_train.commit` said. `pin` holds links that it made itself, when it could; `id` is for the answer."""
+    """What `gpu_train.commit` said, and when.
+
+    `pin` holds links that it made itself, when it could; `id` is for the answer.
+    """
 
     path: str
     pin: str | None = None
@@ -30,6 +36,7 @@ class Commit:
     metrics: Mapping[str, float] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     id: str = ""
+    time_ns: int = 0
 
 
 class Candidate:
@@ -77,10 +84,14 @@ class Candidate:
 
     @property
     def lies_there(self) -> bool:
-        """Whether it, or a part of it, still has its name."""
-        if self.found.shape == GROUP:
-            return any(os.path.lexists(f"{self.found.base}/{rel}") for rel in self.members)
-        return os.path.lexists(self.found.path)
+        """Whether all its files still lie where they were, as they are in the pin."""
+        for rel, member in self.members.items():
+            try:
+                if member.is_file and Member.of(os.stat(f"{self.found.base}/{rel}", follow_symlinks=False)) != member:
+                    return False
+            except OSError:
+                return False
+        return True
 
     @property
     def completes_earlier(self) -> bool:
@@ -225,7 +236,7 @@ class Candidate:
 
     def discard(self) -> None:
         """Free the pin."""
-        shutil.rmtree(self.pin, ignore_errors=True)
+        free(self.pin)
 
     def _drop(self, rel: str) -> None:
         member = self.members.pop(rel, None)
@@ -245,7 +256,8 @@ class Candidate:
             "inode": self.found.inode, "first_seen_ns": self.first_seen_ns,
             "commit": asdict(self.commit) if self.commit else None,
         }  # fmt: skip
-        (self.pin / ABOUT).write_text(json.dumps(about))
+        with replacing(self.pin / ABOUT, durable=False) as file:
+            file.write(json.dumps(about).encode())
         (self.pin / FILES).mkdir(exist_ok=True)
 
     def _pin(self, rel: str, member: Member) -> None:
@@ -289,16 +301,38 @@ def key_of(found: Found) -> tuple[bool, str]:
     return found.is_loose, f"{found.path}/" if found.shape == LOOSE else found.path
 
 
-def recover(pin: Path, now: float) -> Candidate | None:
-    """The candidate that an earlier agent left in a pin; None when there is nothing in it."""
+def name_at(path: str, root: Path) -> str:
+    """What a checkpoint at a path is called: its path below the checkpoint folder, outside of it its own name."""
+    name = os.path.relpath(path, root)
+    return os.path.basename(path) if name.startswith("..") else name
+
+
+def recover(pin: Path, root: Path, now: float) -> Candidate | None:
+    """The candidate that an earlier agent left in a pin; None when there is nothing in it.
+
+    `root` is the checkpoint folder, which may have been moved since. After a crash of the machine the links may be
+    there without a word on what they are; then the candidate is named after its pin.
+    """
+    members, _ = look_inside(str(pin / FILES))
     try:
-        about = json.loads((pin / ABOUT).read_text())
-        members, _ = look_inside(str(pin / FILES))
-        found = Found(about["name"], about["path"], about["shape"], {}, tuple(about["inode"]))
+        about = json.loads((pin / ABOUT).read_bytes())
+        name, shape = str(about["name"]), str(about["shape"])
+        commit = Commit(**about["commit"]) if about["commit"] else None
+        path = commit.path if commit else str(root / name if shape != LOOSE else (root / name).parent)
+        found = Found(name, path, shape, {}, tuple(about["inode"]))
         candidate = Candidate(found, pin, now, int(about["first_seen_ns"]))
-        candidate.commit = Commit(**about["commit"]) if about["commit"] else None
+        candidate.commit = commit
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        name = NAMELESS.format(pin.name)
+        found = Found(name, str(root / name), FOLDER, {}, (0, 0))
+        candidate = Candidate(found, pin, now, time.time_ns())
+        members = {rel: m for rel, m in members.items() if _is_last_link(pin / FILES / rel)}
+        candidate.missed["a note of what it is"] = 0  # nor is there one of what belongs to it
     candidate.members = members
     candidate.pinned = set(members)
-    return candidate if any(m.is_file for m in members.values()) else None
+    return candidate if candidate.files else None
+
+
+def _is_last_link(path: Path) -> bool:
+    """Whether a pin is all that holds a file: the others are found where they are."""
+    return os.lstat(path).st_nlink == 1

@@ -184,6 +184,11 @@ def find_one(path: Path | str, rules: Rulebook = KNOWN) -> Found | None:
     return Found(name, text, FILE, {name: Member.of(found)}, inode, 0, busy, beside)
 
 
+def find_loose(path: Path | str, rules: Rulebook = KNOWN) -> Iterator[Found]:
+    """What at a path is one checkpoint among others without a folder or file of its own: loose files, or a group."""
+    yield from _Look({}, rules).without_own_name(str(path))
+
+
 class _Look:
     """One look at a tree of folders."""
 
@@ -199,11 +204,9 @@ class _Look:
         within = loose.members or {} if loose else {}
         for name in sorted(listing.folders - within.keys()):
             yield from self._folder(f"{path}/{name}", prefix, beside, depth)
-        groups = self._rules.groups({f for f in listing.files - within.keys() if not is_never(f)})
+        groups = self._groups(listing.files - within.keys())
         for name, files in sorted(groups.items()):
-            busy = self._rules.writing_beside(name, beside.signs)
-            members = _members(path, files)
-            yield Found(prefix + name, f"{path}/{name}", GROUP, members, (0, 0), 0, busy, beside)
+            yield self._group(path, prefix, name, files, beside)
         grouped = {file for files in groups.values() for file in files}
         for name in sorted(single_files(listing.files - within.keys() - grouped)):
             member = member_at(f"{path}/{name}")
@@ -213,6 +216,23 @@ class _Look:
                 yield Found(prefix + name, f"{path}/{name}", FILE, {name: member}, inode, 0, busy, beside)
         if loose:
             yield loose
+
+    def without_own_name(self, path: str) -> Iterator[Found]:
+        """See `find_loose`."""
+        loose = self._loose(path, "", Listing(path), Beside())
+        if loose:
+            yield loose
+        folder, name = folder_of(path), os.path.basename(path)
+        files = self._groups(Listing(folder).files).get(name)
+        if files:
+            yield self._group(folder, "", name, files, Beside())
+
+    def _groups(self, files: Collection[str]) -> Mapping[str, Collection[str]]:
+        return self._rules.groups({f for f in files if not is_never(f)})
+
+    def _group(self, folder: str, prefix: str, name: str, files: Collection[str], beside: Beside) -> Found:
+        busy = self._rules.writing_beside(name, beside.signs)
+        return Found(prefix + name, f"{folder}/{name}", GROUP, _members(folder, files), (0, 0), 0, busy, beside)
 
     def _loose(self, path: str, prefix: str, listing: Listing, beside: Beside) -> Found | None:
         """The files and folders of one model that lie among others, if there are any."""
@@ -319,3 +339,15 @@ def text_in(path: str) -> str | None:
             return file.read(TEXT_LIMIT_BYTES).decode("utf-8", "replace")
     except OSError:
         return None
+
+
+def fingerprint_of(members: Mapping[str, Member]) -> str:
+    """A digest of files' names, inodes, sizes and times: equal when nothing was touched."""
+    from hashlib import blake2b  # noqa: PLC0415  loads OpenSSL, which a look does without
+
+    digest = blake2b(digest_size=16)
+    for rel, member in sorted(members.items()):
+        if not member.is_folder:
+            line = (os.fsencode(rel), member.dev, member.ino, member.size_bytes, member.mtime_ns)
+            digest.update(repr(line).encode())
+    return digest.hexdigest()

@@ -31,6 +31,9 @@ ENDED = "ended"
 MARKER_REST_S = 0.3
 """Rest after a framework's marker: files of other ranks may still follow."""
 
+JSON_EDGE_BYTES = 256
+"""How much of a JSON file's two ends is looked at."""
+
 _REMEMBERED = 100_000
 
 
@@ -250,9 +253,11 @@ def _is_stale(rel: str, case: _Case, moment: Moment) -> bool:
 
 
 def _ask(rel: str, member: Member, path: str) -> bool | None:
-    """What a file says of itself; a weights file without a byte is not complete."""
+    """What a file says of itself; a weights file, a sign or JSON without a byte is not complete."""
+    name = rel.rpartition("/")[2]
+    if member.size_bytes == 0 and (name.endswith(".json") or name == ".metadata"):
+        return False  # it is just being written, or the machine went down before it reached the disk
     if member.size_bytes == 0:
-        name = rel.rpartition("/")[2]
         # Any file may be called .bin; one that holds a model is never empty.
         return False if is_weights(name) and (may_have_companions(name) or not name.endswith(".bin")) else None
     try:
@@ -260,6 +265,15 @@ def _ask(rel: str, member: Member, path: str) -> bool | None:
     except OSError:
         return None
     try:
-        return self_proof(FileSource(fd), rel)
+        return (
+            False if name.endswith(".json") and _is_cut_json(fd, member.size_bytes) else self_proof(FileSource(fd), rel)
+        )
     finally:
         os.close(fd)
+
+
+def _is_cut_json(fd: int, size_bytes: int) -> bool:
+    """Whether a file begins like JSON's maps and lists and does not end like them."""
+    first = os.pread(fd, JSON_EDGE_BYTES, 0).lstrip()[:1]
+    last = os.pread(fd, JSON_EDGE_BYTES, max(0, size_bytes - JSON_EDGE_BYTES)).rstrip()[-1:]
+    return {b"{": b"}", b"[": b"]"}.get(first, last) != last

@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from gpu_train.active import append_line
+from gpu_train.capture.board import InHand
 from gpu_train.capture.candidate import Candidate
 from gpu_train.capture.storing import Finished, Stored, next_version
 from gpu_train.step import step_of
@@ -30,8 +31,13 @@ class Ledger:
         self._job_id = job_id
         self._events = workspace.home.logs(job_id) / "events.jsonl"
         self._late: deque[Checkpoint] = deque()
+        self._known: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, str]] = set()
+        self._newest_ns: dict[str, int] = {}
         with closing(workspace.checkpoints.history(job_id)) as rows:
-            self._known = {(c.base_name, c.fingerprint) for c in rows if c.fingerprint}
+            for row in rows:
+                (self._told if row.state == GONE else self._known).add((row.base_name, row.fingerprint))
+                self._newest_ns.setdefault(row.base_name, row.committed_ns)
 
     @property
     def is_behind(self) -> bool:
@@ -47,6 +53,12 @@ class Ledger:
     def is_known(self, finished: Finished) -> bool:
         """Whether these very files were stored under their name before, also by an earlier agent."""
         return (finished.name, finished.fingerprint) in self._known
+
+    def has(self, name: str, since_ns: int, fingerprint: str = "") -> bool:
+        """Whether there has been a row of that name since then, whatever it says; or for just these files."""
+        if fingerprint:
+            return (name, fingerprint) in self._known | self._told
+        return self._newest_ns.get(name, 0) >= since_ns
 
     def stored(self, finished: Finished, stored: Stored) -> None:
         """Tell of a checkpoint whose row has been committed."""
@@ -79,6 +91,12 @@ class Ledger:
         text = f"was written over before it could be stored ({reason})"
         self._gone(candidate.name, candidate.size_bytes, candidate.lifetime_s, text)
 
+    def lost(self, seen: InHand, last_ns: int) -> None:
+        """What an earlier agent had seen, until `last_ns`, was deleted or written over before this one began."""
+        lifetime_s = max(0.0, (last_ns - seen.seen_ns) / 1e9)
+        text = "was seen by a capture agent that died, and was not there any more when the next one began"
+        self._gone(seen.name, seen.size_bytes, lifetime_s, text, seen.fingerprint)
+
     def committed_and_gone(self, path: str) -> None:
         """A checkpoint was committed by the job and not there any more when the commit was read."""
         self._gone(path.rpartition("/")[2], 0, 0.0, f"({path}) was committed, but deleted before it could be kept")
@@ -107,12 +125,12 @@ class Ledger:
             if job is not None and job.is_live:
                 self._workspace.jobs.put_in(txn, job._replace(**fields))
 
-    def _gone(self, name: str, size_bytes: int, lifetime_s: float, what: str) -> None:
+    def _gone(self, name: str, size_bytes: int, lifetime_s: float, what: str, fingerprint: str = "") -> None:
         now = time.time_ns()
         self._late.append(
             Checkpoint(
                 self._job_id, name, step=step_of(name), state=GONE, proof="its bytes", created_ns=now,
-                committed_ns=now, size_bytes=size_bytes, lifetime_s=round(lifetime_s, 3),
+                committed_ns=now, size_bytes=size_bytes, lifetime_s=round(lifetime_s, 3), fingerprint=fingerprint,
             )
         )  # fmt: skip
         self.catch_up()

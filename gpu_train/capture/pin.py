@@ -10,7 +10,11 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
+
+FREED = "freed-"
+"""What the name of a pin begins with while it is being removed."""
 
 
 def link_file(source: str | Path, target: str | Path) -> bool:
@@ -74,6 +78,16 @@ def like(model: os.stat_result, folder: Path) -> None:
     """Give a folder the mode and times of another, but keep it usable for ourselves."""
     folder.chmod(stat.S_IMODE(model.st_mode) | stat.S_IRWXU)
     os.utime(folder, ns=(model.st_atime_ns, model.st_mtime_ns))
+
+
+def free(pin: Path) -> None:
+    """Remove a pin in one step, so that a crash in the middle leaves no part of it that could be taken for a whole."""
+    freed = pin.with_name(FREED + pin.name)
+    if freed.exists():
+        shutil.rmtree(freed, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        pin.rename(freed)
+        shutil.rmtree(freed, ignore_errors=True)
 
 
 def discard(path: Path) -> None:

@@ -17,6 +17,7 @@ from gpu_train.tables.event import Event
 from gpu_train.tables.metric import Metric
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import StorageFull
+from gpu_train_cas.filesystem import replacing
 
 BATCH = 10_000
 TAKE_S = 0.5
@@ -33,6 +34,7 @@ class Reports:
         self._commits = Tail(control / COMMITS, _number(control / "commits.read"))
         self._commits_read = control / "commits.read"
         self._answers = control / ANSWERS
+        self._answered = {line.get("commit") for line, _ in Tail(self._answers).read()}
         with workspace.store.registry.read() as txn:
             metrics, events = workspace.metrics.read_to(txn, job_id), workspace.events.read_to(txn, job_id)
         self._metrics = Tail(logs / "metrics.jsonl", metrics)
@@ -47,11 +49,11 @@ class Reports:
                 self.take(now=True)
         for line, end in lines:
             commit = _commit(line)
-            if commit is not None:
+            if commit is not None and commit.id not in self._answered:
                 yield commit
-            # A commit read twice changes nothing, so noting it after it was handed over is enough.
-            with suppress(OSError):
-                self._commits_read.write_text(str(end))
+            # Noted after it was handed over: an agent that dies in between leaves the commit's pin, and reads it again.
+            with suppress(OSError), replacing(self._commits_read, durable=False) as file:
+                file.write(str(end).encode())
 
     def has_commits(self) -> bool:
         """Whether there are bytes behind the last commit that was read."""
@@ -141,6 +143,7 @@ def _commit(line: Mapping[str, Any]) -> Commit | None:
     return Commit(
         path, _text(line.get("pin")) or None, _step(line.get("step")), _numbers(line.get("metrics")),
         {str(k): str(v) for k, v in tags.items()} if isinstance(tags, dict) else {}, _text(line.get("id")),
+        _time(line),
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -14,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpu_train.base import bases_for, classes_of, pattern_of
-from gpu_train.capture.finder import FILE, Member
+from gpu_train.capture.finder import FILE, Member, fingerprint_of
 from gpu_train.capture.judge import EXPLICIT
 from gpu_train.step import split_version, step_of, with_version
 from gpu_train.tables.checkpoint import VERIFIED, Checkpoint
@@ -41,6 +40,7 @@ class Finished(NamedTuple):
         source: where the trainer had it.
         step, metrics, tags: what was said of it explicitly; they win over what is read from it.
         earlier: what had been handed over under its name before, when it is all of that and some more.
+        seen_ns, settled_ns: when it was first seen, and when its fate was known; 0 where nobody watched.
     """
 
     job_id: str
@@ -55,6 +55,8 @@ class Finished(NamedTuple):
     metrics: Mapping[str, float] = MappingProxyType({})
     tags: Mapping[str, str] = MappingProxyType({})
     earlier: Mapping[str, Member] = MappingProxyType({})
+    seen_ns: int = 0
+    settled_ns: int = 0
 
     @property
     def fingerprint(self) -> str:
@@ -65,16 +67,6 @@ class Finished(NamedTuple):
     def created_ns(self) -> int:
         """The newest modification among its files."""
         return max((m.mtime_ns for m in self.members.values() if m.is_file), default=time.time_ns())
-
-
-def fingerprint_of(members: Mapping[str, Member]) -> str:
-    """A digest of files' names, inodes, sizes and times: equal when nothing was touched."""
-    digest = hashlib.blake2b(digest_size=16)
-    for rel, member in sorted(members.items()):
-        if not member.is_folder:
-            line = (os.fsencode(rel), member.dev, member.ino, member.size_bytes, member.mtime_ns)
-            digest.update(repr(line).encode())
-    return digest.hexdigest()
 
 
 class Stored(NamedTuple):
@@ -168,7 +160,8 @@ def store_checkpoint(
                 stored_bytes=added.stored_bytes, files=added.files,
                 metrics={**known, **finished.metrics}, own_metrics=tuple(finished.metrics),
                 tags=dict(finished.tags), source=finished.source, fingerprint=finished.fingerprint,
-                pattern=pattern, classes=classes_of(added),
+                pattern=pattern, classes=classes_of(added), seen_ns=finished.seen_ns, settled_ns=finished.settled_ns,
+                shape=finished.shape, total_steps=state.total_steps,
             )  # fmt: skip
             return _commit(workspace, txn, row, added, finished)
 
@@ -276,14 +269,16 @@ def _merged(old: Checkpoint, new: Checkpoint) -> Checkpoint:
         metrics={**later, **old.metrics, **{k: new.metrics[k] for k in new.own_metrics}},
         own_metrics=tuple(dict.fromkeys((*old.own_metrics, *new.own_metrics))),
         tags={**old.tags, **new.tags},
+        total_steps=_first(new.total_steps, old.total_steps),
         fingerprint=new.fingerprint,
     )
 
 
 class TrainerState(NamedTuple):
-    """What a Hugging Face trainer_state.json tells."""
+    """What a Hugging Face trainer_state.json tells: where the training is, how far it goes, what it logged."""
 
     step: int | None = None
+    total_steps: int | None = None
     entries: tuple[tuple[int | None, dict[str, float]], ...] = ()
 
 
@@ -294,12 +289,14 @@ def trainer_state(finished: Finished) -> TrainerState:
         return TrainerState()
     try:
         data = json.loads((finished.base / TRAINER_STATE).read_bytes())
-        step = data.get("global_step")
+        step, total = data.get("global_step"), data.get("max_steps")
         history = data.get("log_history") or []
         entries = tuple(_entry(e) for e in history if isinstance(e, dict))
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return TrainerState()
-    return TrainerState(step if isinstance(step, int) else None, entries)
+    return TrainerState(
+        step if isinstance(step, int) else None, total if isinstance(total, int) and total > 0 else None, entries
+    )
 
 
 def _entry(entry: Mapping[str, Any]) -> tuple[int | None, dict[str, float]]:

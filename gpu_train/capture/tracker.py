@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_train.capture.candidate import Candidate, Commit, key_of, recover
+from gpu_train.capture.candidate import Candidate, Commit, key_of, name_at, recover
 from gpu_train.capture.finder import FILE, FOLDER, Beside, Found, Listing, Member, find, find_one, folder_of
 from gpu_train.capture.frameworks import KNOWN
 from gpu_train.capture.judge import EXPLICIT, Judge, Moment, Verdict
 from gpu_train.capture.openfiles import any_open_for_writing, world_size_of
+from gpu_train.capture.pin import FREED, free
 from gpu_train.capture.rules import Rulebook
 
 ABSENT_S = 0.25
@@ -61,25 +62,31 @@ class Tracker:
         self._left: list[Candidate] = []
         self._done: dict[Key, _Done] = {}
         self._done_files: dict[Member, str] = {}
+        self._superseded: list[Path] = []
         self._turn = 0
         self._next = 1 + max((int(p.name) for p in _folders(pins) if p.name.isdecimal()), default=0)
 
     def recover(self) -> list[Decision]:
-        """Take over what an earlier agent had pinned: what was committed, and what has been deleted since."""
+        """Take over what an earlier agent had pinned: what was committed, and what has been deleted or replaced since.
+
+        The pins of what is still there are freed by the first look, when it has pinned all that anew.
+        """
         now = self._clock()
         made = []
         for pin in _folders(self.pins):
-            candidate = recover(pin, now)
+            if pin.name.startswith(FREED):
+                shutil.rmtree(pin, ignore_errors=True)
+            if not pin.name.isdecimal():
+                continue  # what `commit` pinned is taken with its line
+            candidate = recover(pin, self.root, now)
             if candidate is not None and candidate.commit is not None:
                 self._hand_over(candidate)
                 made.append(Decision(candidate, Verdict(EXPLICIT)))
-                continue
-            if candidate is None or candidate.lies_there:
-                if pin.name.isdecimal():  # what `commit` pinned is named otherwise and is taken with its line
-                    shutil.rmtree(pin, ignore_errors=True)
-                continue
-            candidate.absent_since = now - ABSENT_S
-            self._left.append(candidate)
+            elif candidate is None or candidate.lies_there:
+                self._superseded.append(pin)
+            else:
+                candidate.absent_since = now - ABSENT_S
+                self._left.append(candidate)
         return made
 
     @property
@@ -102,26 +109,26 @@ class Tracker:
             if now - candidate.absent_since >= ABSENT_S:
                 self._leave(key)
         self._forget(present, now)
+        while self._superseded:
+            free(self._superseded.pop())
 
     def take_commit(self, commit: Commit) -> Decision | None:
         """The decision that an explicit commit is; None when nothing is left of what it names."""
-        source = commit.pin and find_one(f"{commit.pin}/{os.path.basename(commit.path)}", self._rules)
+        pin = commit.pin and self.pins / os.path.basename(commit.pin)  # the home may have been moved since
+        source = find_one(f"{pin}/{os.path.basename(commit.path)}", self._rules) if pin else None
         live = find_one(commit.path, self._rules)
         found = source or live
         if not found or not found.members:
             return None
         now = self._clock()
-        name = os.path.relpath(commit.path, self.root)
-        known = Found(
-            os.path.basename(commit.path) if name.startswith("..") else name, commit.path, found.shape,
-            found.members, live.inode if live else found.inode,
-        )  # fmt: skip
+        inode = live.inode if live else found.inode
+        known = Found(name_at(commit.path, self.root), commit.path, found.shape, found.members, inode)
         self._make_way(key_of(known), found.members, live, now)
         candidate = Candidate(known, self._pin_path(), now, time.time_ns())
         candidate.commit = commit
-        if source and commit.pin:
+        if source and pin:
             candidate.members = dict(found.members)
-            candidate.adopt(Path(source.base), Path(commit.pin))
+            candidate.adopt(Path(source.base), pin)
         else:
             candidate.update(known, now)
         self._hand_over(candidate)

@@ -53,7 +53,7 @@ class Worker:
         self._waiting: deque[_Task] = deque()
         self._outcomes: deque[Outcome] = deque()
         self._changed = threading.Condition()
-        self._working = False
+        self._at_work: _Task | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
 
@@ -73,7 +73,15 @@ class Worker:
     def is_busy(self) -> bool:
         """Whether something waits to be stored or reported."""
         with self._changed:
-            return bool(self._waiting or self._working or self._outcomes)
+            return bool(self._waiting or self._at_work or self._outcomes)
+
+    def in_hand(self) -> list[tuple[Candidate, bool]]:
+        """What was put in and is not reported as stored yet; whether it is past its wait."""
+        with self._changed:
+            begun = [o.candidate for o in self._outcomes if o.final]
+            if self._at_work is not None:
+                begun.append(self._at_work.candidate)
+            return [*((c, True) for c in begun), *((t.candidate, False) for t in self._waiting)]
 
     def put(self, finished: Finished, candidate: Candidate) -> None:
         """Have a checkpoint stored."""
@@ -98,7 +106,7 @@ class Worker:
         while (task := self._next()) is not None:
             outcome = self._store(task)
             with self._changed:
-                self._working = False
+                self._at_work = None
                 self._outcomes.append(outcome)
                 if not outcome.final:
                     self._waiting.appendleft(task)
@@ -111,8 +119,8 @@ class Worker:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             if self._closing:
                 return None
-            self._working = True
-            return self._waiting.popleft()
+            self._at_work = self._waiting.popleft()
+            return self._at_work
 
     def _store(self, task: _Task) -> Outcome:
         task.attempt += 1

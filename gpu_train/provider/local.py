@@ -23,21 +23,26 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_train.active import append_line
+from gpu_train.capture.tail import Tail
 from gpu_train.control import END_FILE, KILL_FILE
 from gpu_train.environment import current
 from gpu_train.host import PythonFacts, host_facts
-from gpu_train.process import boot_id, job_processes, let_go, module_command, module_environment, send, start_time
+from gpu_train.process import identity_of, job_processes, let_go, module_command, module_environment, send, start_time
 from gpu_train.provider.output import CHUNK_BYTES, Output
 from gpu_train.provider.request import Request, job_environment
 from gpu_train.provider.watcher import Watcher
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
-from gpu_train_cas.errors import GpuTrainError
+from gpu_train_cas.errors import GpuTrainError, NotFound
+from gpu_train_cas.filesystem import replacing
 
 LEFTOVER_GRACE_S = 3.0
 TICK_S = 0.2
 FINAL_STARTS = 3
 SLOW_S = 5.0
+TOLD = ("gone", "storage")
+"""Kinds of events that a person at the terminal is told at once."""
+
 FULL_BYTES = 1 << 20
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Notify = Callable[[str], None]
@@ -58,6 +63,7 @@ class Run:
         for folder in (home.checkpoints(job.id), home.logs(job.id), home.control(job.id)):
             folder.mkdir(parents=True, exist_ok=True)
         self._events = home.logs(job.id) / "events.jsonl"
+        self._news = Tail(self._events)
         self._watcher = Watcher(home, workspace.config, job.id, Path(job.cwd), lambda text: self.event("agent", text))
         self._output = Output(home.logs(job.id) / "stdout.log", pass_on=attached)
         self._signals: deque[int] = deque()
@@ -122,8 +128,7 @@ class Run:
         self._watcher.tell({"job": {"pid": child.pid, "pid_start": began}})
         self.job = self.workspace.jobs.update(
             self.job.id, status="running", started_ns=time.time_ns(), pid=child.pid, pid_start=began,
-            runner_pid=os.getpid(), runner_start=start_time(os.getpid()), agent_pid=self._watcher.pid,
-            boot_id=boot_id(), host=host, environment=facts.result(),
+            **identity_of(os.getpid()), agent_pid=self._watcher.pid, host=host, environment=facts.result(),
         )  # fmt: skip
         self.event("started", f"started {' '.join(self.job.command)}", pid=child.pid)
 
@@ -163,7 +168,14 @@ class Run:
                     self._kill_at = None
                 if self._watcher.look_after():
                     self.workspace.jobs.update(self.job.id, agent_pid=self._watcher.pid)
+                self._tell_news()
         return child.returncode
+
+    def _tell_news(self) -> None:
+        """Pass on to the person at the terminal what gpu-train noted of the job and they should see to."""
+        for line, _ in self._news.read():
+            if line.get("source") == "gpu-train" and line.get("kind") in TOLD:
+                self._notify(str(line.get("text")))
 
     @contextmanager
     def _ending_of(self, child: subprocess.Popen[bytes]) -> Iterator[None]:
@@ -248,17 +260,19 @@ class Run:
         self.event("ended", _in_words(fields), **{k: fields[k] for k in ("status", "exit_code", "signal")})
         if self._output.lost_bytes:
             self.event("storage", f"{self._output.lost_bytes} bytes of output are not in stdout.log: the disk was full")
-        with suppress(OSError):
-            (self.workspace.home.control(self.job.id) / END_FILE).write_text(json.dumps(fields))
+        with suppress(OSError), replacing(self.workspace.home.control(self.job.id) / END_FILE, durable=False) as file:
+            file.write(json.dumps(fields).encode())
         self._watcher.tell({"end": fields})
         self._wait_for_capture()
         return self._settle_row(fields)
 
     def _wait_for_capture(self) -> None:
+        """Wait for the last capture, or leave it to the background when that is wanted."""
         asked = len(self._asked)
         starts = self._watcher.starts
         tell_at: float | None = time.monotonic() + SLOW_S
         while self._watcher.wait(TICK_S) != 0:
+            self._tell_news()
             if tell_at is not None and time.monotonic() > tell_at:
                 self._notify(f"the job has ended; the last capture is still running{self._why_slow()}")
                 tell_at = None
@@ -273,6 +287,7 @@ class Run:
                 self.event("agent", "the last capture failed; `gpu-train reconcile` tries it again")
                 break
             self._watcher.look_after()
+        self._tell_news()
         self._watcher.leave()
 
     def _why_slow(self) -> str:
@@ -355,6 +370,8 @@ def spawn(workspace: Workspace, job: Job, request: Request) -> None:
         runner = subprocess.Popen(
             command, cwd=job.cwd, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
+    with suppress(NotFound):  # somebody removed the job just now
+        workspace.jobs.update(job.id, **identity_of(runner.pid))
     let_go(runner)
 
 

@@ -47,6 +47,10 @@ class Checkpoint(NamedTuple):
         pattern: what files of tensors it has, whatever the numbers in their names (`base.pattern_of`).
         classes: per class of tensors (weights, exp_avg, exp_avg_sq, other) the original, new and stored bytes, and
             the most deltas on top of each other.
+        seen_ns: when the agent saw its first file. settled_ns: when it was known to be whole, or not to become so.
+            0 where nobody watched.
+        shape: how it lies there: "folder", "file", "loose" or "group" (`capture.finder`); "" where nobody noted it.
+        total_steps: how many steps the run is to have, where the checkpoint tells.
         kept: whether a person forbade to remove it.
         pushed: the sinks that hold it: address -> when that was proven (ns).
         thin: for one whose optimizer's state was dropped: when (`thinned_ns`), and what it was before: its `record`,
@@ -75,6 +79,10 @@ class Checkpoint(NamedTuple):
     own_metrics: tuple[str, ...] = ()
     pattern: str = ""
     classes: Mapping[str, Sequence[int]] = {}
+    seen_ns: int = 0
+    settled_ns: int = 0
+    shape: str = ""
+    total_steps: int | None = None
     kept: bool = False
     pushed: Mapping[str, int] = {}
     thin: Mapping[str, Any] = {}

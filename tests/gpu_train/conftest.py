@@ -104,6 +104,39 @@ def fill() -> Callable[[Path], None]:
     return _fill
 
 
+BATCH = 40
+"""Kill points per start of a process."""
+
+
+def _sweep(child: Path, work: Path, scenario: str, step: int) -> Iterator[int]:
+    path = os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH")]))
+    first = 1
+    while True:
+        points = list(range(first, first + BATCH * step, step))
+        for point in points:
+            subprocess.run(["cp", "-a", work / "template", work / str(point)], check=True)  # hard links stay links
+        command = [sys.executable, child, "profile", scenario, "0", work, *map(str, points)]
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=280, env={**os.environ, "PYTHONPATH": path}
+        )
+        assert done.returncode == 0, done.stderr
+        statuses = list(map(int, done.stdout.split()))
+        assert set(statuses) <= {-9, 0}, done.stderr
+        yield from points[: statuses.count(-9)]
+        if statuses[-1] == 0:
+            yield points[len(statuses) - 1]
+            return
+        first += BATCH * step
+
+
+@pytest.fixture
+def sweep() -> Callable[..., Iterator[int]]:
+    """Kills a child (kit/kill_points.py) that works on a copy of `work/template` at every step-th point until one gets
+    through: `sweep(child, work, scenario, step)`. Gives the points, each as soon as `work/POINT` can be checked.
+    """
+    return _sweep
+
+
 @dataclass
 class Launched:
     """A job that a runner process of its own runs."""

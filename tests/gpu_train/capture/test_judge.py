@@ -60,6 +60,13 @@ def test_a_file_cut_short_never_is(tmp_path: Path, data: bytes) -> None:
         assert "cut short" in verdict.missing
 
 
+@pytest.mark.parametrize("data", [b"", b'{"global_step": 5', b'{"a": {}, ', b"[1, 2"])
+def test_json_that_is_cut_short_is_no_sign(tmp_path: Path, data: bytes) -> None:
+    path = folder(tmp_path / "checkpoint-5", trainer_state__json=data, training_args__bin=b"x")
+    verdict = judge(path, rest_s=99, ended=True, clean_end=True)
+    assert verdict.missing == "the rest of trainer_state.json (it is cut short)"
+
+
 def test_an_opaque_file_must_rest(tmp_path: Path) -> None:
     (tmp_path / "w.pkl").write_bytes(b"bytes")
     assert not judge(tmp_path / "w.pkl", rest_s=1.9).is_whole

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,31 +16,6 @@ from gpu_train.workspace import Workspace
 from .conftest import JOB, Run
 
 CHILD = Path(__file__).with_name("crash_child.py")
-KIT = Path(__file__).parents[2] / "kit"
-BATCH = 40
-"""Points per start of a process."""
-
-
-def sweep(work: Path, scenario: str, step: int) -> Iterator[int]:
-    """Kill a child at every step-th point until one gets through; the points, each as soon as it can be checked."""
-    path = os.pathsep.join(filter(None, [str(KIT), os.environ.get("PYTHONPATH")]))
-    first = 1
-    while True:
-        points = list(range(first, first + BATCH * step, step))
-        for point in points:
-            shutil.copytree(work / "template", work / str(point))
-        command = [sys.executable, CHILD, "profile", scenario, "0", work, *map(str, points)]
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=280, env={**os.environ, "PYTHONPATH": path}
-        )
-        assert done.returncode == 0, done.stderr
-        statuses = list(map(int, done.stdout.split()))
-        assert set(statuses) <= {-9, 0}, done.stderr
-        yield from points[: statuses.count(-9)]
-        if statuses[-1] == 0:
-            yield points[len(statuses) - 1]
-            return
-        first += BATCH * step
 
 
 def check_removals(workspace: Workspace, announced: list[str], run: Run) -> None:
@@ -108,7 +80,7 @@ NAMES = [f"c-{number}" for number in range(1, 6)]
 @pytest.mark.parametrize("scenario", CHECKS)
 @pytest.mark.parametrize("step", [60, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(3600)], id="each")])
 def test_killed_at_any_call_of_a_function(
-    run: Run, workspace: Workspace, tmp_path: Path, scenario: str, step: int
+    run: Run, workspace: Workspace, sweep, tmp_path: Path, scenario: str, step: int
 ) -> None:
     for name in NAMES:
         run.add(name, {"model.bin": os.urandom(2000), "optimizer.pt": os.urandom(2000)})
@@ -120,7 +92,7 @@ def test_killed_at_any_call_of_a_function(
     shutil.copytree(workspace.home.root, work / "template" / "home")
     contents = run.contents
     killed = 0
-    for point in sweep(work, scenario, step):
+    for point in sweep(CHILD, work, scenario, step):
         announced = (work / str(point) / "announced").read_text().splitlines()
         with Workspace.open(work / str(point) / "home", cwd=work) as opened:
             run.workspace, run.contents = opened, contents

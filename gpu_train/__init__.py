@@ -9,9 +9,10 @@ Map of the modules, bottom up: `environment`, `home`, `config` (where things are
 (names); `tables` (rows in the registry); `stat_cache`, `exclude`, `listing`, `git`, `code` (what ran) and
 `data_listing`, `sha256`, `data_manifest`, `data_version` (what it read); `model` (what it started from); `workspace`
 (all of that opened); `refresh`, `base` (what a checkpoint is stored against); `retention` (what stays of
-checkpoints); `capture` (finding, pinning and storing them); `provider` (processes); `rescue`, `launch`, `lifecycle`
-(jobs from start to end); `active` (inside a job), `complaint` (how it complains), `integrations` (callbacks for
-frameworks).
+checkpoints); `whereabouts`, `saves`, `room` (where their bytes are, how much comes, how long there is room); `capture`
+(finding, pinning and storing them); `provider` (processes); `rescue`, `launch`, `lifecycle` (jobs from start to end),
+`job_status` (how they are doing); `active` (inside a job), `complaint` (how it complains), `integrations` (callbacks
+for frameworks).
 
 Names are loaded when they are first used, so that `import gpu_train` costs a training script nothing.
 """
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gpu_train.file import open_file as open
     from gpu_train.home import Home
     from gpu_train.importer import import_checkpoints
+    from gpu_train.job_status import JobStatus, check_status, status
     from gpu_train.launch import run
     from gpu_train.lifecycle import kill, kill_all, reconcile, stop
     from gpu_train.model import Model, Models
@@ -56,11 +58,13 @@ __all__ = [
     "Event",
     "Home",
     "Job",
+    "JobStatus",
     "Metric",
     "Model",
     "Models",
     "Ref",
     "Workspace",
+    "check_status",
     "checkpoint",
     "checkpoint_dir",
     "commit",
@@ -80,6 +84,7 @@ __all__ = [
     "reconcile",
     "retention",
     "run",
+    "status",
     "step_of",
     "stop",
 ]
@@ -96,6 +101,7 @@ __getattr__, __dir__ = lazy_names(
         "gpu_train.file": ("CheckpointFile", "latest_checkpoint", "open_file"),
         "gpu_train.home": ("Home",),
         "gpu_train.importer": ("import_checkpoints",),
+        "gpu_train.job_status": ("JobStatus", "check_status", "status"),
         "gpu_train.launch": ("run",),
         "gpu_train.lifecycle": ("kill", "kill_all", "reconcile", "stop"),
         "gpu_train.model": ("Model", "Models"),

@@ -2,13 +2,15 @@
 
 Damaged                       exit 4
 └── DataChanged               exit 4   registered data that is no longer what it was
+Incomplete                    exit 4
+└── AtRisk                    exit 4   a job with too much training in no checkpoint yet, or without an agent
 GpuTrainError                 exit 1
 └── Protected                 exit 1   a checkpoint or job that may not be removed now
 """
 
 from __future__ import annotations
 
-from gpu_train_cas.errors import Damaged, GpuTrainError
+from gpu_train_cas.errors import Damaged, GpuTrainError, Incomplete
 
 
 class DataChanged(Damaged):
@@ -23,6 +25,10 @@ class DataChanged(Damaged):
         super().__init__(message)
         self.name = name
         self.version = version
+
+
+class AtRisk(Incomplete):
+    """A job whose newest whole checkpoint is too old, or whose capture agent is dead."""
 
 
 class Protected(GpuTrainError):

@@ -6,11 +6,10 @@ import io
 import os
 from pathlib import Path
 
-from gpu_train.capture.finder import find_one, fingerprint_of
 from gpu_train.environment import JobEnvironment
 from gpu_train.launch import restore_checkpoint
 from gpu_train.ref import Ref
-from gpu_train.tables.checkpoint import Checkpoint
+from gpu_train.whereabouts import plain_path
 from gpu_train.workspace import Workspace
 from gpu_train_cas import EntryKind, File
 from gpu_train_cas.errors import NotFound, UsageError
@@ -125,12 +124,5 @@ def latest_checkpoint(job: str | None = None, *, home: Path | str | None = None)
         checkpoint = workspace.checkpoints.latest(found.id)
         if checkpoint is None:
             return inside.resume_from if job is None else None
-        return _plain(workspace, checkpoint)
-
-
-def _plain(workspace: Workspace, checkpoint: Checkpoint) -> Path:
-    """Where a checkpoint's files can be had."""
-    found = find_one(checkpoint.source) if checkpoint.source else None
-    if found is not None and fingerprint_of(found.members or {}) == checkpoint.fingerprint:
-        return Path(checkpoint.source)
-    return restore_checkpoint(workspace, checkpoint, workspace.home.load(checkpoint.job_id))
+        plain = plain_path(checkpoint)
+        return plain or restore_checkpoint(workspace, checkpoint, workspace.home.load(checkpoint.job_id))

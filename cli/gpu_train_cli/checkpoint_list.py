@@ -13,10 +13,11 @@ from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Column, Details, Listing, Output, Row, reading
 from gpu_train_cli.query import Field, matcher, searcher, sort
-from gpu_train_cli.text import count, moment, plain, printable, size
+from gpu_train_cli.text import count, local, moment, plain, printable, size
 
 if TYPE_CHECKING:
     from gpu_train import Workspace
+    from gpu_train.whereabouts import Place
 
 NO_CHECKPOINTS = (
     "no checkpoints yet: `gpu-train run -- python train.py` captures what a training writes to "
@@ -148,26 +149,39 @@ def _main_metrics(metrics: Mapping[str, float]) -> str:
     return plain({name: metrics[name] for name in chosen})
 
 
+def _place(place: Place) -> str:
+    words = {"box": "the trainer's folder", "pinned": "a pin", "local": "the store", "verified": "the store, verified"}
+    path = f": {printable(str(place.path))}" if place.path else ""
+    return f"{words.get(place.name, printable(place.name))}, since {local(moment(place.since_ns))}{path}"
+
+
 @click.command("show", cls=Command, exits=[3, 4])
 @click.argument("ref")
 @reading
 @pass_invocation
 def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
-    """Show all that is known of the checkpoint REF: step, proof, sizes, metrics, tags, where it came from."""
+    """Show all that is known of the checkpoint REF: step, proof, sizes, metrics, tags, where it is and came from."""
+    from gpu_train.whereabouts import whereabouts  # noqa: PLC0415  listing does without
+
     with invocation.workspace() as workspace:
         checkpoint, _ = workspace.checkpoints.resolve(ref)
         job = workspace.jobs.get(checkpoint.job_id)
+        places = whereabouts(workspace, checkpoint)
     fields = {
         **checkpoint_row(checkpoint),
         "ref": checkpoint.ref,
         "files": checkpoint.files,
+        "seen_at": moment(checkpoint.seen_ns or None),
+        "settled_at": moment(checkpoint.settled_ns or None),
         "committed_at": moment(checkpoint.committed_ns),
+        "places": [{"place": p.name, "since": moment(p.since_ns), "path": p.path} for p in places],
         "record": checkpoint.record.hex() if checkpoint.record else None,
         "source": checkpoint.source,
         "thinned_at": moment(checkpoint.thin["thinned_ns"]) if checkpoint.thin else None,
         "code": job.code if job else None,
         "data": list(job.data) if job else [],
     }
+    hidden = "local" if checkpoint.state == "verified" else None  # the store is told of once
     lines = [
         ("checkpoint", printable(checkpoint.name)),
         ("job", checkpoint.job_id),
@@ -177,6 +191,7 @@ def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
         ("added to the store", size(checkpoint.stored_bytes)),
         ("created", plain(fields["created_at"])),
         ("stored", plain(fields["committed_at"])),
+        *(("is in", _place(place)) for place in places if place.name != hidden),
         ("metrics", plain(checkpoint.metrics)),
         ("tags", plain(checkpoint.tags)),
         ("thinned", f"{plain(fields['thinned_at'])}: it can serve, not resume" if checkpoint.thin else "-"),

@@ -24,6 +24,7 @@ COMMANDS = {
     "logs": Lazy("gpu_train_cli.logs:logs", "Show what a job printed, also while it runs.", RUN),
     "stop": Lazy("gpu_train_cli.stop:stop", "Ask a job to end and wait until its last checkpoints are captured.", RUN),
     "kill": Lazy("gpu_train_cli.stop:kill", "End jobs at once.", RUN),
+    "status": Lazy("gpu_train_cli.status:status", "Show what of the running jobs is safe.", RUN),
     "reconcile": Lazy("gpu_train_cli.reconcile:reconcile", "Find jobs whose runner is gone and finish them.", RUN),
     "checkpoints": Lazy(
         "gpu_train_cli.checkpoints:checkpoints", "List, show, read, restore, import and remove checkpoints.", READ

@@ -17,6 +17,7 @@ from typing import Any
 from gpu_train.capture.board import SETTLED, STORING, WRITING, Board, InHand
 from gpu_train.capture.candidate import Candidate, Commit, name_at
 from gpu_train.capture.finder import fingerprint_of
+from gpu_train.capture.foresight import Foresight
 from gpu_train.capture.frameworks import rulebook
 from gpu_train.capture.judge import EXPLICIT
 from gpu_train.capture.ledger import Ledger
@@ -74,6 +75,7 @@ class Agent:
             workspace, job.id, settings.retry_s, after=Upkeep(workspace, job, self._ledger.event).stored
         )
         self._recovered: set[str] = set()
+        self._foresight = Foresight(workspace, job.id, self._ledger.event)
         self._board = Board(home.control(job.id))
 
     def run(self) -> None:
@@ -156,6 +158,8 @@ class Agent:
             self._ledger.stored(outcome.finished, result)
             self._reports.answer(candidate.commit)
             candidate.discard()
+            if result.is_new:
+                self._foresight.look()
         elif isinstance(result, SourceChanged):
             self._tracker.look_again(candidate)
             if outcome.finished.state == VERIFIED:

@@ -89,6 +89,7 @@ def test_what_is_not_there(trained) -> None:
 def test_show(trained) -> None:
     shown = trained.program("checkpoints", "show", "demo@best").stdout
     assert shown.startswith("checkpoint          checkpoint-1000\n")
+    assert "is in               the store, verified, since " in shown
     assert "state               verified (proof: trainer_state.json)\n" in shown
     read = json.loads(trained.program("checkpoints", "show", "demo@step:200", "-o", "json").stdout)
     assert read["checkpoint_id"] == "checkpoint-200"

@@ -75,7 +75,14 @@ def test_completion_loads_no_store(program, loaded: Loaded) -> None:
     assert sorted(found & (NEVER | RARE | WRITING | STORE | {"logging"})) == []
 
 
-@pytest.mark.parametrize("words", ["checkpoints list demo", "checkpoints show demo", "jobs"])
+def test_showing_looks_at_the_trainers_files_and_loads_no_writer(trained, loaded: Loaded) -> None:
+    found = only(loaded(trained.program, "checkpoints", "show", "demo"))
+    assert found >= STORE | {"gpu_train.capture.finder"}
+    writing = {"gpu_train.capture.storing", "gpu_train.capture.tracker", "gpu_train_cas.ingest"}
+    assert sorted(found & (NEVER | RARE | writing | {"gpu_train_cas.restore", "gpu_train_cas.reader"})) == []
+
+
+@pytest.mark.parametrize("words", ["checkpoints list demo", "jobs"])
 def test_listing_loads_no_reader_and_no_writer(trained, loaded: Loaded, words: str) -> None:
     found = only(loaded(trained.program, *words.split()))
     assert found >= STORE

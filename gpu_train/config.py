@@ -2,8 +2,8 @@
 
 Weakest first: built-in defaults, `<home>/config.toml`, the `gpu-train.toml` found upward from the working
 directory, `gpu_train.configure(...)`, the environment (`GPU_TRAIN_DEFAULTS_TRASH_DAYS=3` is
-`defaults.trash_days`). Every setting is a field of one of the section classes below: its type is
-checked, its name must be known.
+`defaults.trash_days`). Every setting is a field of one of the sections in `sections`: its type
+is checked, its name must be known.
 """
 
 from __future__ import annotations
@@ -11,103 +11,21 @@ from __future__ import annotations
 import threading
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu_train import environment
 from gpu_train.home import Home
-from gpu_train.retention.setting import Best, Count, Retention, Seconds, bests_of, count_of, seconds_of
-from gpu_train.rule import Rule, rules_of
+from gpu_train.retention.setting import Retention
+from gpu_train.sections import LISTS, PROJECTS, READERS, SECTIONS, Capture, Defaults, Run, Sinks
 from gpu_train.spelling import near
 from gpu_train_cas.errors import UsageError
 
 PROJECT_FILE = "gpu-train.toml"
 DEFAULT_ORIGIN = "default"
 CONFIGURED_ORIGIN = "gpu_train.configure"
-
-
-class Defaults(NamedTuple):
-    """`[defaults]`: what holds when a command or call says nothing.
-
-    Attributes:
-        project: the project of new jobs.
-        provider: where jobs run.
-        snapshot_code: whether each run records the code it ran.
-        code_root: the folder to record, relative to the job's working directory.
-        code_exclude: patterns left out of code versions, beside the built-in ones.
-        use_gitignore: whether code versions also leave out what .gitignore names.
-        trash_days: how many days removed records can be brought back.
-        best_metric: the metric behind `best`; "" chooses eval_loss, else loss.
-        best_mode: "min" or "max"; "" goes by the metric's name.
-        bt_aliases: whether jobs also get BT_CHECKPOINT_DIR and BT_LOAD_CHECKPOINT_DIR.
-    """
-
-    project: str = "default"
-    provider: str = "local"
-    snapshot_code: bool = True
-    code_root: str = "."
-    code_exclude: tuple[str, ...] = ()
-    use_gitignore: bool = False
-    trash_days: float = 7.0
-    best_metric: str = ""
-    best_mode: str = ""
-    bt_aliases: bool = False
-
-
-class Capture(NamedTuple):
-    """`[capture]`: how checkpoints are found and stored.
-
-    Attributes:
-        scan_s: seconds between two looks at the checkpoint folder.
-        settle_s: seconds without any change before files without another proof count as finished.
-        retry_s: seconds before storing is tried again after the disk was full.
-        rules: how other frameworks write checkpoints, beside those that are known; each is a table `[[capture.rules]]`
-            with the fields of `gpu_train.rule.Rule`.
-    """
-
-    scan_s: float = 0.1
-    settle_s: float = 2.0
-    retry_s: float = 5.0
-    rules: tuple[Rule, ...] = ()
-
-
-class Run(NamedTuple):
-    """`[run]`: how jobs are ended.
-
-    Attributes:
-        interrupt_grace_s: seconds between SIGTERM and SIGKILL, once a job was told to end.
-    """
-
-    interrupt_grace_s: float = 30.0
-
-
-class Sinks(NamedTuple):
-    """`[sinks]`: destinations outside.
-
-    Attributes:
-        checkpoints: addresses that checkpoints are pushed to.
-        logs: addresses that logs are pushed to.
-    """
-
-    checkpoints: tuple[str, ...] = ()
-    logs: tuple[str, ...] = ()
-
-
-SECTIONS: Mapping[str, Any] = {
-    "defaults": Defaults, "capture": Capture, "run": Run, "sinks": Sinks, "retention": Retention,
-}  # fmt: skip
-LISTS = ("credentials",)
-"""Tables that are lists of tables, kept as written; whoever uses them checks them."""
-
-PROJECTS = "projects"
-"""The table of what is set for single projects: `[projects.NAME.retention]`."""
-
-READERS: Mapping[Any, Callable[[Any], Any]] = {
-    Count: count_of, Seconds: seconds_of, tuple[Best, ...]: bests_of, tuple[Rule, ...]: rules_of,
-}  # fmt: skip
-"""Types of settings that read values themselves, texts too; they raise ValueError with what they expect."""
 
 
 class Setting(NamedTuple):

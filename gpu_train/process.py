@@ -47,6 +47,14 @@ def is_alive(pid: int | None, began: int | None, boot: str) -> bool:
     return pid is not None and began is not None and boot == boot_id() and start_time(pid) == began
 
 
+def all_processes() -> set[int]:
+    """Every process that can be seen."""
+    try:
+        return {int(name) for name in os.listdir(PROC) if name.isdecimal()}
+    except OSError:
+        return set()
+
+
 def processes_of(leader: int) -> set[int]:
     """The live processes of a job: those in the session that `leader` began, and all their descendants.
 
@@ -54,12 +62,7 @@ def processes_of(leader: int) -> set[int]:
     """
     parents: dict[int, int] = {}
     members = {leader}
-    try:
-        names = [n for n in os.listdir(PROC) if n.isdecimal()]
-    except OSError:
-        return members
-    for name in names:
-        pid = int(name)
+    for pid in all_processes():
         fields = _stat(pid)
         if fields is None or fields[0] in (b"Z", b"X"):
             continue
@@ -82,15 +85,13 @@ def job_processes(leader: int | None, job_id: str) -> set[int]:
     """
     mark = f"{JOB_ID}={job_id}".encode()
     found = set() if leader is None else processes_of(leader)
-    for name in os.listdir(PROC):
-        if name.isdecimal() and int(name) not in found and int(name) != os.getpid() and _has(name, mark):
-            found.add(int(name))
-    return found
+    others = all_processes() - found - {os.getpid()}
+    return found | {pid for pid in others if _has(pid, mark)}
 
 
-def _has(pid: str, mark: bytes) -> bool:
+def _has(pid: int, mark: bytes) -> bool:
     try:
-        return mark in Path(PROC, pid, "environ").read_bytes().split(b"\0") and start_time(int(pid)) is not None
+        return mark in Path(PROC, str(pid), "environ").read_bytes().split(b"\0") and start_time(pid) is not None
     except OSError:
         return False
 

@@ -10,6 +10,7 @@ from gpu_train_cas.errors import UNREADABLE, NotFound
 from gpu_train_cas.index import Index
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.registry import Registry, Row, Txn
+from gpu_train_cas.transaction import Tables
 from gpu_train_cas.tree import Entry, EntryKind
 
 _Parts = list[tuple[bytes, Digest, str]]
@@ -150,3 +151,13 @@ class AffectedWalk:
     def _met(self, digests: Collection[Digest]) -> None:
         if self.needed is not None:
             self.needed.update(digests)
+
+
+def known_damage(registry: Registry, tables: Tables, reader: Reader, record: Digest) -> Hit | None:
+    """What is known to be damaged or missing of a record, without reading its blocks; None when nothing is."""
+    with registry.read() as txn:
+        row = tables.records.get(txn, record)
+        bad = {Digest(key): str(found["reason"]) for key, found in tables.index.damaged.scan(txn)}
+    if row is None:
+        return Hit(record, "", "", "", b"", record, "it is not in the store")
+    return next(AffectedWalk(registry, tables.index, reader, bad).record(record, row), None)

@@ -16,6 +16,7 @@ from gpu_train_cas.registry import Registry
 from gpu_train_cas.reserve import Reserve
 
 if TYPE_CHECKING:
+    from gpu_train_cas.affected import Hit
     from gpu_train_cas.blocksource import LocalPacks
     from gpu_train_cas.check import VerifyReport
     from gpu_train_cas.digest import Digest
@@ -214,6 +215,12 @@ class Store:
             self.registry, self.tables, self.folders, sample=sample, max_duration_s=max_duration_s,
             records=records, progress=progress,
         )  # fmt: skip
+
+    def known_damage(self, record: Digest) -> Hit | None:
+        """What earlier checks have found damaged of a record, or what is missing of it; see `known_damage`."""
+        from gpu_train_cas.affected import known_damage  # noqa: PLC0415
+
+        return known_damage(self.registry, self.tables, self.reader, record)
 
     def gc(
         self, *, trash_days: float = TRASH_DAYS, dry_run: bool = False, progress: OnProgress | None = None

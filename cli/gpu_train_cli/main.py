@@ -37,6 +37,7 @@ COMMANDS = {
     "stats": Lazy("gpu_train_cli.stats:stats", "Show how much space is taken and how much was saved.", CARE),
     "verify": Lazy("gpu_train_cli.verify:verify", "Re-read and re-hash what is stored.", CARE),
     "gc": Lazy("gpu_train_cli.gc:gc", "Free the space of what nothing needs any more.", CARE),
+    "reclaim": Lazy("gpu_train_cli.reclaim:reclaim", "Delete plain files of checkpoints that are stored.", CARE),
     "repair": Lazy("gpu_train_cli.repair:repair", "Rebuild the registry from the packs.", CARE),
     "doctor": Lazy("gpu_train_cli.doctor:doctor", "Check that this machine has what gpu-train needs.", CARE),
     "config": Lazy("gpu_train_cli.config:config", "Show the settings and where each came from.", CARE),

@@ -71,9 +71,8 @@ class Agent:
         )  # fmt: skip
         self._ledger = Ledger(workspace, job.id)
         self._reports = Reports(workspace, job.id)
-        self._worker = Worker(
-            workspace, job.id, settings.retry_s, after=Upkeep(workspace, job, self._ledger.event).stored
-        )
+        self._upkeep = Upkeep(workspace, job, self._ledger.event)
+        self._worker = Worker(workspace, job.id, settings.retry_s, after=self._upkeep.stored)
         self._recovered: set[str] = set()
         self._foresight = Foresight(workspace, job.id, self._ledger.event)
         self._board = Board(home.control(job.id))
@@ -231,6 +230,8 @@ class Agent:
         try:
             self._reports.take(now=True)
             self._ledger.close(end.fields)
+            self._upkeep.ended()
+            self._reports.take(now=True)
         except StorageFull:
             time.sleep(self._settings.scan_s)
             return False

@@ -37,20 +37,20 @@ class Families:
 
     def begin(self, name: str, when: float) -> None:
         """Note that a checkpoint has appeared."""
-        if len(self._begun) < MAX_KINDS or _kind(name) in self._begun:
-            self._begun[_kind(name)] = when
+        if len(self._begun) < MAX_KINDS or kind_of(name) in self._begun:
+            self._begun[kind_of(name)] = when
 
     def is_overtaken(self, name: str, since: float) -> bool:
         """Whether another one of its kind appeared later: trainers write one after the other."""
-        return self._begun.get(_kind(name), since) > since
+        return self._begun.get(kind_of(name), since) > since
 
     def are_akin(self, name: str, other: str) -> bool:
         """Whether two are of one kind."""
-        return _kind(name) == _kind(other)
+        return kind_of(name) == kind_of(other)
 
     def learn(self, name: str, files: Collection[str]) -> None:
         """Take note of what a whole checkpoint consists of."""
-        kind = _kind(name)
+        kind = kind_of(name)
         if len(files) > MAX_FILES or (len(self._known) >= MAX_KINDS and kind not in self._known):
             return
         known, counts = self._known.get(kind), _outline(files)
@@ -60,25 +60,26 @@ class Families:
 
     def knows(self, name: str) -> bool:
         """Whether there was a whole one of this kind."""
-        return _kind(name) in self._known
+        return kind_of(name) in self._known
 
     def lacking(self, name: str, files: Collection[str]) -> str:
         """What all whole ones of its kind had and it does not have, in words; empty when there is nothing."""
-        known = self._known.get(_kind(name))
+        known = self._known.get(kind_of(name))
         if known is None:
             return ""
         absent = known.counts - _outline(files)
         if not absent:
             return ""
-        earlier = sorted(f for f in known.files - set(files) if _kind(f) in absent)
+        earlier = sorted(f for f in known.files - set(files) if kind_of(f) in absent)
         more = absent.total() - 1
         example = earlier[0] if earlier else min(absent)
         return f"{example}, as {known.name} had" + (f", and {more} more" if more > 0 else "")
 
 
-def _kind(name: str) -> str:
+def kind_of(name: str) -> str:
+    """What the names of one kind have in common: the name without its numbers."""
     return _DIGITS.sub("#", name)
 
 
 def _outline(files: Collection[str]) -> Counter[str]:
-    return Counter(map(_kind, files))
+    return Counter(map(kind_of, files))

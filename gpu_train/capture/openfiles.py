@@ -15,7 +15,13 @@ WORLD_SIZES = (b"WORLD_SIZE", b"OMPI_COMM_WORLD_SIZE", b"PMI_SIZE")
 def any_open_for_writing(pids: Collection[int], inodes: Collection[tuple[int, int]]) -> bool:
     """Whether one of the processes has one of the files (device, inode) open for writing."""
     wanted = set(inodes)
-    return any(_writes(pid, wanted) for pid in pids)
+    return any(_opened(pid, wanted, writing=True) for pid in pids)
+
+
+def any_open(pids: Collection[int], inodes: Collection[tuple[int, int]]) -> bool:
+    """Whether one of the processes has one of the files (device, inode) open at all."""
+    wanted = set(inodes)
+    return any(_opened(pid, wanted, writing=False) for pid in pids)
 
 
 def world_size_of(pids: Collection[int]) -> int:
@@ -32,7 +38,7 @@ def _world_size(pid: int) -> int:
     return max((int(size) for size in sizes if size.isdigit() and len(size) < 8), default=0)
 
 
-def _writes(pid: int, wanted: set[tuple[int, int]]) -> bool:
+def _opened(pid: int, wanted: set[tuple[int, int]], *, writing: bool) -> bool:
     folder = f"{PROC}/{pid}/fd"
     try:
         numbers = os.listdir(folder)
@@ -41,7 +47,9 @@ def _writes(pid: int, wanted: set[tuple[int, int]]) -> bool:
     for number in numbers:
         try:
             found = os.stat(f"{folder}/{number}")
-            if (found.st_dev, found.st_ino) in wanted and _flags(pid, number) & os.O_ACCMODE != os.O_RDONLY:
+            if (found.st_dev, found.st_ino) not in wanted:
+                continue
+            if not writing or _flags(pid, number) & os.O_ACCMODE != os.O_RDONLY:
                 return True
         except OSError:
             continue

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gpu_train.retention.diskspace import files_below, freed_bytes
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas import CollectReport, OnProgress, Transaction
@@ -43,7 +44,7 @@ def purge(
     before_ns = time.time_ns() - int(days * DAY_NS)
     jobs = _over(workspace, before_ns, marked=not dry_run)
     files = [workspace.home.artifacts(job.id) for job in jobs]
-    file_bytes = sum(disk_bytes(os.fsencode(folder)) for folder in files)
+    file_bytes = sum(freed_bytes(files_below(str(folder))) for folder in files)
     for folder in files if not dry_run else ():  # first of all, since it needs no room and makes some
         with mapped_os_errors(f"removing {folder}"):
             _remove_folder(os.fsencode(folder.parent), os.fsencode(folder.name))
@@ -98,16 +99,3 @@ def _remove_folder(above: bytes, name: bytes) -> None:
         remove_tree(fd, name)
     finally:
         os.close(fd)
-
-
-def disk_bytes(folder: bytes) -> int:
-    """What the files below a folder take on the disk; those with other names elsewhere are not freed by deleting it."""
-    total = 0
-    for path, _, files in os.walk(folder):
-        for name in files:
-            try:
-                found = os.lstat(os.path.join(path, name))
-            except OSError:
-                continue
-            total += found.st_blocks * 512 if found.st_nlink == 1 else 0
-    return total

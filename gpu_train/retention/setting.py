@@ -13,6 +13,8 @@ from gpu_train.duration import duration_text, parse_duration
 MODES = ("min", "max")
 Seconds = NewType("Seconds", float)
 Count = NewType("Count", int)
+Plain = NewType("Plain", str)
+KEEP, LATEST, NONE = Plain("keep"), Plain("latest"), Plain("none")
 
 
 class Best(NamedTuple):
@@ -138,3 +140,14 @@ def count_of(value: Any) -> Count:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return Count(value)
     raise ValueError("a whole number is expected, 0 or more")
+
+
+def plain_of(value: Any) -> Plain:
+    """The setting of what plain files stay: "keep", "latest" or "none".
+
+    Raises:
+        ValueError: saying what is expected.
+    """
+    if value not in (KEEP, LATEST, NONE):
+        raise ValueError(f'"keep", "latest" or "none" is expected, this is {value!r}')
+    return Plain(value)

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_train.capture.finder import find
+from gpu_train.capture.storing import Finished, History, store_checkpoint
+from gpu_train.step import natural_key
 from gpu_train.tables.checkpoint import Checkpoint
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
@@ -18,6 +21,12 @@ from gpu_train_cas import EntryKind, Record
 
 JOB = "train-aaaaaa"
 BYTES = 70_000
+LONG_AGO_NS = 10**18
+
+
+def noise(seed: str, size: int = 5000) -> bytes:
+    """Bytes of a file that nothing else is like; the same ones for a seed."""
+    return random.Random(seed).randbytes(size)
 
 
 @dataclass
@@ -50,6 +59,30 @@ class Run:
                     files=added.files, record=record, identity=added.root.identity, **fields,  # type: ignore[arg-type]
                 )  # fmt: skip
                 return self.workspace.checkpoints.add_in(txn, row)
+
+    def write(self, name: str, files: dict[str, bytes] | None = None) -> Path:
+        """Write a checkpoint into the job's own folder, some time ago; `capture` stores it."""
+        folder = self.plain / name
+        made = {"model.safetensors": noise(name), "config.json": b"{}"} if files is None else files
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, data in made.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(data)
+            os.utime(folder / path, ns=(LONG_AGO_NS, LONG_AGO_NS))
+        os.utime(folder, ns=(LONG_AGO_NS, LONG_AGO_NS))
+        return folder
+
+    def capture(self) -> list[Checkpoint]:
+        """Store what lies in the job's folder, as the agent would."""
+        history = History(self.workspace, self.job.id)
+        founds = sorted(find(self.plain), key=lambda found: natural_key(found.name))
+        whole = [Finished(self.job.id, f.name, Path(f.base), f.shape, f.members or {}, "files") for f in founds]
+        return [store_checkpoint(self.workspace, one, history).checkpoint for one in whole]
+
+    @property
+    def plain(self) -> Path:
+        """Where the job writes its checkpoints."""
+        return self.workspace.home.checkpoints(self.job.id)
 
     def names(self) -> list[str]:
         """The checkpoints that are there, first stored first."""

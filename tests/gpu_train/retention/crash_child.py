@@ -8,9 +8,11 @@ from kill_points import Announce, main
 
 from gpu_train.retention import removal
 from gpu_train.retention.job_removal import plan_for_jobs, remove_jobs
+from gpu_train.retention.plain import plan_reclaim
 from gpu_train.retention.plan import plan_for
 from gpu_train.retention.pruning import prune
 from gpu_train.retention.purging import purge
+from gpu_train.retention.reclaiming import finish_reclaim, reclaim
 from gpu_train.retention.setting import Count, Retention
 from gpu_train.retention.thinning import plan_thinning, thin
 from gpu_train.workspace import Workspace
@@ -44,4 +46,12 @@ def jobs(home: Path, sources: Path, announce: Announce) -> None:
         announce("purged")
 
 
-main({f.__name__: f for f in (removals, thinning, jobs)})
+def plain(home: Path, sources: Path, announce: Announce) -> None:
+    with Workspace.open(home, cwd=home.parent) as workspace:
+        for job in workspace.jobs.list():
+            finish_reclaim(workspace, job)
+            reclaim(workspace, plan_reclaim(workspace, job))
+        announce("gone")
+
+
+main({f.__name__: f for f in (removals, thinning, jobs, plain)})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpu_train.retention import removal
 from gpu_train.retention.purging import purge
+from gpu_train.retention.reclaiming import finish_reclaim
 from gpu_train.retention.trash import Trash
 from gpu_train.workspace import Workspace
 
@@ -73,17 +75,38 @@ def check_jobs(workspace: Workspace, announced: list[str], run: Run) -> None:
         assert (workspace.home.artifacts(JOB) / "logs" / "stdout.log").exists()
 
 
-CHECKS = {"removals": check_removals, "thinning": check_thinning, "jobs": check_jobs}
+def check_plain(workspace: Workspace, announced: list[str], run: Run) -> None:
+    def there() -> dict[str, dict[str, bytes]]:
+        return {p.name: {f.name: f.read_bytes() for f in p.iterdir()} for p in run.plain.glob("c-*")}
+
+    contents = {name: run.contents[name] for name in NAMES}
+    assert there().items() <= contents.items(), "a checkpoint that can be seen is whole"
+    for job in workspace.jobs.list():
+        finish_reclaim(workspace, job)
+    assert there().items() <= contents.items() and not list(run.plain.rglob(".*"))
+    loose = list(workspace.home.checkpoints(LOOSE).iterdir())
+    assert len(loose) in (0, 2), "files that lie loose go together"
+    if "gone" in announced:
+        assert not there() and not loose
+
+
+CHECKS = {"removals": check_removals, "thinning": check_thinning, "jobs": check_jobs, "plain": check_plain}
+LOOSE = "loose-aaaaaa"
 NAMES = [f"c-{number}" for number in range(1, 6)]
 
 
 @pytest.mark.parametrize("scenario", CHECKS)
 @pytest.mark.parametrize("step", [60, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(3600)], id="each")])
 def test_killed_at_any_call_of_a_function(
-    run: Run, workspace: Workspace, sweep, tmp_path: Path, scenario: str, step: int
+    run: Run, make_run: Callable[..., Run], workspace: Workspace, sweep, tmp_path: Path, scenario: str, step: int
 ) -> None:
     for name in NAMES:
         run.add(name, {"model.bin": os.urandom(2000), "optimizer.pt": os.urandom(2000)})
+        run.write(name, run.contents[name])
+    if scenario == "plain":
+        other = make_run(LOOSE)
+        other.write("", {"model.safetensors": os.urandom(2000), "config.json": b"{}"})
+        other.capture()
     logs = workspace.home.logs(JOB)
     logs.mkdir(parents=True)
     (logs / "stdout.log").write_text("log")

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from gpu_train.retention import removal
+from gpu_train.retention.plain import plan_reclaim
 from gpu_train.retention.plan import plan_for
 from gpu_train.retention.pruning import prune
+from gpu_train.retention.reclaiming import reclaim
 from gpu_train.retention.setting import Count, Retention
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import StorageFull
 from gpu_train_cas.reserve import KEPT_BYTES, RESERVE_BYTES
 
-from .conftest import JOB, Run
+from .conftest import JOB, Run, noise
 
 MIB = 1 << 20
 
@@ -73,3 +75,19 @@ def test_gc_keeps_its_room_however_often_the_disk_is_filled_again(full: tuple[Ru
     assert len(workspace.store.gc(trash_days=0).records) == removed
     assert free_bytes(point) > removed * 100_000
     run.check()
+
+
+def test_plain_files_go_where_no_byte_is_free(tmp_path: Path, small_disk: Callable[[int], Path], fill: Fill) -> None:
+    point = small_disk(32)
+    with Workspace.open(point / "home", cwd=tmp_path) as workspace:
+        run = Run(workspace, tmp_path / "sources", Job(JOB, "train", created_ns=1, status="finished"))
+        workspace.jobs.put(run.job)
+        for step in (1, 2):
+            run.write(f"checkpoint-{step}", {"model.bin": noise(str(step), 2 * MIB)})
+        run.capture()
+        fill(point / "ballast")
+        assert free_bytes(point) == 0
+        gone = reclaim(workspace, plan_reclaim(workspace, run.job))
+        assert len(gone) == 2
+        assert free_bytes(point) >= sum(one.size_bytes for one in gone) >= 4 * MIB
+        assert not workspace.store.verify().damaged

@@ -34,6 +34,11 @@ def is_alive(pid):
         return False
 
 
+def is_stopped(pid):
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
 def only(lab, text):
     (found,) = gpu_train_fuse.find(text, lab.workspace.home.root)
     return found
@@ -322,6 +327,7 @@ def test_a_stopped_process_is_silent_and_can_be_taken_away(lab, job, mount, monk
     monkeypatch.setattr(table, "ANSWER_WITHIN_S", 0.3)
     os.kill(pid, signal.SIGSTOP)
     try:
+        until(lambda: is_stopped(pid))  # its threads stop one after another
         assert only(lab, job.id).state is State.SILENT
         with pytest.raises(Busy, match="does not answer"):
             mount("run")

@@ -3,7 +3,7 @@
 
 enum {
     PIECES = 32,           /* of LANES elements: the sample that decides between sparse and dense */
-    COUNTED = 1 << 16,     /* elements that are counted, about, for frequencies */
+    COUNTED = 1 << 16,     /* elements that are counted, at most, for frequencies */
     ELEMENTS_MOST = 1 << 22,
     ZEROS_PAY = 50, /* one in so many */
 };
@@ -62,15 +62,14 @@ static bool mostly_same(const encoder_t *e, const block_t *b, size_t count)
     return b->top ? 2 * same > seen : ZEROS_PAY * same > seen;
 }
 
-static void range_of(const uint8_t *bytes, size_t count, unsigned *lowest, unsigned *highest)
+static span_t range_of(const uint8_t *bytes, size_t count)
 {
     uint8_t low = 255, high = 0;
     for (size_t i = 0; i < count; i++) {
         low = bytes[i] < low ? bytes[i] : low;
         high = bytes[i] > high ? bytes[i] : high;
     }
-    *lowest = low;
-    *highest = high;
+    return (span_t){low, high};
 }
 
 /* Count (context, symbol) pairs of every `stride`-th group of elements into the rows of e->counts. */
@@ -123,10 +122,10 @@ static void count_same(counts_t *counts, const uint8_t *contexts, size_t count, 
     }
 }
 
-static size_t stride_for(size_t count)
+static size_t stride_for(size_t count, size_t counted)
 {
     size_t stride = 1;
-    while (count / stride > COUNTED)
+    while (count / stride > counted)
         stride *= 2;
     return stride;
 }
@@ -178,7 +177,7 @@ typedef struct {
     size_t count, coded; /* elements; those of them that are coded */
     size_t stride;       /* of so many elements one was counted */
     unsigned symbols;    /* in the alphabet */
-    unsigned lowest, highest, groups;
+    unsigned groups;
     bool sparse, is_unsigned;
     uint8_t starts[256]; /* of each group, its first context */
     raw_writer_t raw;
@@ -230,31 +229,43 @@ static void pass_make(encoder_t *e, const block_t *b, size_t count, uint8_t *at,
     }
 }
 
-/* Count symbols by context, and find which contexts share a table; a table costs as if it were for `per` times as
- * many elements as there are. */
-static void pass_count(encoder_t *e, const block_t *b, pass_t *p, size_t per)
+/* Counts of odd elements to those of even ones. Returns which symbols occur. */
+static span_t counts_join(counts_t *counts, span_t contexts, unsigned symbols)
+{
+    uint32_t any[SYMBOLS] = {0};
+    for (unsigned c = contexts.lowest; c <= contexts.highest; c++)
+        for (unsigned i = 0; i < symbols; i++)
+            any[i] |= counts[c][i] += counts[256 + c][i];
+    span_t used = {0, symbols - 1};
+    while (used.lowest < used.highest && !any[used.lowest])
+        used.lowest++;
+    while (used.highest > used.lowest && !any[used.highest])
+        used.highest--;
+    return used;
+}
+
+/* Count symbols by context, of so many elements at most, and find which contexts share a table; a table costs as if it
+ * were for `per` times as many elements as there are. See group_contexts() for `parts`. */
+static void pass_count(encoder_t *e, const block_t *b, pass_t *p, size_t counted, size_t per, unsigned parts)
 {
     bool by_context = b->source != SOURCE_NONE;
-    if (by_context)
-        range_of(e->contexts, p->count, &p->lowest, &p->highest);
-    size_t rows = p->highest - p->lowest + 1;
-    memset(e->counts + p->lowest, 0, rows * sizeof *e->counts);
-    memset(e->counts + 256 + p->lowest, 0, rows * sizeof *e->counts);
+    span_t contexts = by_context ? range_of(e->contexts, p->count) : (span_t){0, 0};
+    size_t rows = contexts.highest - contexts.lowest + 1;
+    memset(e->counts + contexts.lowest, 0, rows * sizeof *e->counts);
+    memset(e->counts + 256 + contexts.lowest, 0, rows * sizeof *e->counts);
     p->stride = 1;
     if (p->sparse) {
         count_pairs(e->counts, e->kept, e->symbols, p->coded, 1);
-        count_same(e->counts, e->contexts, p->count, stride_for(p->count));
+        count_same(e->counts, e->contexts, p->count, stride_for(p->count, counted));
     } else {
-        p->stride = stride_for(p->count);
+        p->stride = stride_for(p->count, counted);
         if (by_context)
             count_pairs(e->counts, e->contexts, e->symbols, p->count, p->stride);
         else
             count_symbols(e->counts, e->symbols, p->count, p->stride);
     }
-    for (unsigned c = p->lowest; c <= p->highest; c++)
-        for (unsigned i = 0; i < p->symbols; i++)
-            e->counts[c][i] += e->counts[256 + c][i];
-    p->groups = group_contexts(e->counts, p->lowest, p->highest, p->symbols, (unsigned)(p->stride * per), p->starts);
+    span_t used = counts_join(e->counts, contexts, p->symbols);
+    p->groups = group_contexts(e->counts, &contexts, &used, (unsigned)(p->stride * per), parts, p->starts);
 }
 
 /* Source grid: the bytes of columns and rows, for the payload and for the contexts. */
@@ -340,7 +351,7 @@ static size_t encode_with(encoder_t *e, const block_t *block, size_t count, uint
     at = b->source == SOURCE_GRID ? grid_write(e, b, count, at) : at;
     at = append(at, b->data + count * width, b->length - count * width);
     pass_make(e, b, count, at, &p);
-    pass_count(e, b, &p, 1);
+    pass_count(e, b, &p, COUNTED, 1, PARTS);
     const uint8_t *groups = pass_model(e, b, &p);
     h.flags |= (uint8_t)((p.sparse ? FLAG_SPARSE : 0) | (p.is_unsigned ? FLAG_UNSIGNED : 0));
     h.top = b->top;

@@ -58,39 +58,42 @@ static void add(uint32_t *into, const uint32_t *counts, unsigned symbols)
         into[i] += counts[i];
 }
 
-/* Merge the rows `lowest`..`highest` of `counts` into at most GROUPS_MADE; row g of `counts` becomes group g's,
- * and starts[g] its first context (starts[0] = 0). `stride`: of how many elements one was counted. */
-unsigned group_contexts(counts_t *counts, unsigned lowest, unsigned highest, unsigned symbols, unsigned stride,
+static uint32_t sum_of(const uint32_t *counts, unsigned symbols)
+{
+    uint32_t sum = 0;
+    for (unsigned i = 0; i < symbols; i++)
+        sum += counts[i];
+    return sum;
+}
+
+unsigned group_contexts(counts_t *counts, const span_t *contexts, const span_t *used, unsigned stride, unsigned parts,
                         uint8_t *starts)
 {
     static const uint32_t nothing[SYMBOLS];
-    unsigned row[256], rows = 0;
+    unsigned row[256], rows = 0, symbols = used->highest - used->lowest + 1;
     int32_t alone[256], merged[256];
-    uint32_t total = 0, least, filled = 0;
-    for (unsigned context = lowest; context <= highest; context++)
-        for (unsigned i = 0; i < symbols; i++)
-            total += counts[context][i];
-    least = total / 1024 > 64 ? total / 1024 : 64;
-    for (unsigned context = lowest; context <= highest; context++) {
-        uint32_t here = 0;
-        for (unsigned i = 0; i < symbols; i++)
-            here += counts[context][i];
-        if (here == 0)
+    uint32_t sums[256], total = 0, least, filled = 0;
+#define ROW(context) (counts[context] + used->lowest)
+    for (unsigned context = contexts->lowest; context <= contexts->highest; context++)
+        total += sums[context] = sum_of(ROW(context), symbols);
+    least = total / parts > LEAST_COUNTED ? total / parts : LEAST_COUNTED;
+    for (unsigned context = contexts->lowest; context <= contexts->highest; context++) {
+        if (sums[context] == 0)
             continue;
         if (rows && filled < least) {
-            add(counts[row[rows - 1]], counts[context], symbols);
-            filled += here;
+            add(ROW(row[rows - 1]), ROW(context), symbols);
+            filled += sums[context];
         } else {
             row[rows++] = context;
-            filled = here;
+            filled = sums[context];
         }
     }
     if (rows == 0)
-        row[rows++] = lowest;
+        row[rows++] = contexts->lowest;
     for (unsigned i = 0; i < rows; i++)
-        alone[i] = cost(counts[row[i]], nothing, symbols, stride);
+        alone[i] = cost(ROW(row[i]), nothing, symbols, stride);
     for (unsigned i = 0; i + 1 < rows; i++)
-        merged[i] = cost(counts[row[i]], counts[row[i + 1]], symbols, stride);
+        merged[i] = cost(ROW(row[i]), ROW(row[i + 1]), symbols, stride);
     while (rows > 1) {
         unsigned best = 0;
         for (unsigned i = 1; i + 1 < rows; i++)
@@ -98,7 +101,7 @@ unsigned group_contexts(counts_t *counts, unsigned lowest, unsigned highest, uns
                 best = i;
         if (merged[best] - alone[best] - alone[best + 1] > 0 && rows <= GROUPS_MADE)
             break;
-        add(counts[row[best]], counts[row[best + 1]], symbols);
+        add(ROW(row[best]), ROW(row[best + 1]), symbols);
         alone[best] = merged[best];
         rows--;
         for (unsigned i = best + 1; i < rows; i++) {
@@ -106,14 +109,15 @@ unsigned group_contexts(counts_t *counts, unsigned lowest, unsigned highest, uns
             alone[i] = alone[i + 1];
             merged[i] = merged[i + 1];
         }
-        merged[best] = best + 1 < rows ? cost(counts[row[best]], counts[row[best + 1]], symbols, stride) : 0;
+        merged[best] = best + 1 < rows ? cost(ROW(row[best]), ROW(row[best + 1]), symbols, stride) : 0;
         if (best)
-            merged[best - 1] = cost(counts[row[best - 1]], counts[row[best]], symbols, stride);
+            merged[best - 1] = cost(ROW(row[best - 1]), ROW(row[best]), symbols, stride);
     }
     for (unsigned g = 0; g < rows; g++) { /* row[g] >= g: nothing is overwritten before it was moved */
         if (row[g] != g)
             memcpy(counts[g], counts[row[g]], sizeof *counts);
         starts[g] = (uint8_t)(g ? row[g] : 0);
     }
+#undef ROW
     return rows;
 }

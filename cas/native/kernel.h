@@ -192,7 +192,14 @@ void encoding_table(const uint16_t *frequency, uint32_t *table);
 
 /* grouping.c */
 typedef uint32_t counts_t[SYMBOLS];
-unsigned group_contexts(counts_t *counts, unsigned lowest, unsigned highest, unsigned symbols, unsigned stride,
+typedef struct {
+    unsigned lowest, highest;
+} span_t;
+enum { LEAST_COUNTED = 64, PARTS = 1024 };
+/* Merges the rows of `contexts` into at most GROUPS_MADE; row g of `counts` becomes group g's, and starts[g] its first
+ * context (starts[0] = 0). `used`: the symbols that were counted at all. `stride`: of how many elements one was
+ * counted. Contexts of fewer counts than a part of all, and than LEAST_COUNTED, are joined to their neighbours before. */
+unsigned group_contexts(counts_t *counts, const span_t *contexts, const span_t *used, unsigned stride, unsigned parts,
                         uint8_t *starts);
 void lut_fill(const uint8_t *starts, unsigned groups, uint8_t *lut);
 uint32_t entropy(const uint32_t *counts, unsigned symbols, unsigned *used); /* of all that was counted, in sixteenths

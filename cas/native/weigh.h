@@ -5,6 +5,8 @@ enum {
     SIBLING_PERCENT = 99, /* a block that needs another to be read is worth less */
     WORTH_PERCENT = 99,   /* what keeps more of its size is left as it is */
     GRID_COSTS = 64,      /* a grid's bytes are at most such a part of the block */
+    SAMPLED = 8 << 10,    /* elements of a sample that are counted, at most */
+    SAMPLED_PARTS = 48,   /* contexts of fewer counts than such a part of a sample need not be told apart */
     ROW_LEAST = 128,      /* a row of that many elements has coefficients of its own: they cost it a byte or two */
 };
 
@@ -46,7 +48,7 @@ static size_t weigh(scales_t *s, const block_t *sample, bool tokens, uint8_t sou
     b->base = tokens ? b->base : NULL;
     uint8_t *at = source == SOURCE_GRID ? grid_write(e, b, count, s->room) : s->room;
     pass_make(e, b, count, at, &p);
-    pass_count(e, b, &p, length / b->length);
+    pass_count(e, b, &p, SAMPLED, length / b->length, SAMPLED_PARTS);
     for (unsigned g = 0; g < p.groups; g++) {
         unsigned used;
         sixteenths += (uint64_t)entropy(e->counts[g], p.symbols, &used) * p.stride + used * USED_SIXTEENTHS;

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpu_train_cas.digest import Digest
-from gpu_train_cas.index import Index
+from gpu_train_cas.index import Index, Location
 from gpu_train_cas.registry import Txn
 
 MAX_DEPTH = 4
@@ -13,24 +14,6 @@ MAX_DEPTH = 4
 
 MAX_REACH = 15
 """References from a block that another may need, one after another, at most; readers bear twice as many."""
-
-
-def chain_of(txn: Txn, index: Index, digest: Digest) -> list[Digest] | None:
-    """A block, its base, the base's base and so on to the one that has none.
-
-    None when one of them is not usable, or when the chain is longer than a writer makes it.
-    """
-    chain = [digest]
-    if not index.usable(txn, digest):
-        return None
-    while len(chain) <= 2 * MAX_DEPTH:
-        location = index.get(txn, chain[-1])
-        if location is None:
-            return None
-        if location.base is None:
-            return chain
-        chain.append(location.base)
-    return None
 
 
 class Base(NamedTuple):
@@ -48,21 +31,36 @@ class Base(NamedTuple):
 
 
 def base_within(txn: Txn, index: Index, candidate: Digest, depth: int) -> Base | None:
-    """The candidate, or the first block down its chain below which there are at most `depth` deltas."""
-    chain = chain_of(txn, index, candidate)
-    if chain is None or depth < 0:
+    """The candidate, or the first block down its chain below which there are at most `depth` deltas.
+
+    None when it is not usable, when the chain is longer than a writer makes it, and when it needs too many others.
+    """
+    found = index.needed_by(txn, candidate) if depth >= 0 else None
+    if found is None:
         return None
+    chain = [candidate]
+    while (below := found[chain[-1]].base) is not None:
+        chain.append(below)
+        if len(chain) > 2 * MAX_DEPTH:
+            return None
     at = max(0, len(chain) - 1 - depth)
-    if not can_lean_on(txn, index, chain[at]):
+    if not _in_reach(found, chain[at]):
         return None
     return Base(chain[at], len(chain) - 1 - at, chain[at + 1] if at + 1 < len(chain) else None)
 
 
 def can_lean_on(txn: Txn, index: Index, digest: Digest) -> bool:
-    """Whether decoding a block takes at most MAX_REACH others, one after another, so that one more may need it."""
+    """Whether a block is usable and decoding it takes at most MAX_REACH others, one after another.
+
+    Then one more may need it.
+    """
+    found = index.needed_by(txn, digest)
+    return found is not None and _in_reach(found, digest)
+
+
+def _in_reach(found: Mapping[Digest, Location], digest: Digest) -> bool:
     level, reach = {digest}, 0
     while level and reach <= MAX_REACH:
-        found = (index.get(txn, each) for each in level)
-        level = {other for location in found if location is not None for other in location.references}
+        level = {other for each in level for other in found[each].references}
         reach += 1
     return not level

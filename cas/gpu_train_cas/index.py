@@ -110,6 +110,21 @@ class Index:
                 left += [d for d in Location.decode(value).references if d not in seen]
         return True
 
+    def needed_by(self, txn: Txn, digest: Digest) -> dict[Digest, Location] | None:
+        """Where a block is and all that it takes to decode it; None unless it is usable."""
+        found: dict[Digest, Location] = {}
+        left, whole = [digest], self.damaged.is_empty(txn)
+        while left:
+            at = left.pop()
+            if at in found:
+                continue
+            location = self.get(txn, at)
+            if location is None or not (whole or self.damaged.get_bytes(txn, at) is None):
+                return None
+            found[at] = location
+            left += location.references
+        return found
+
     def find(self, txn: Txn, digest: Digest) -> Location | None:
         """Where a block or object is, live or tombstoned."""
         value = self.blocks.get_bytes(txn, digest) or self.dead.get_bytes(txn, digest)

@@ -99,6 +99,12 @@ class Table:
         except lmdb.Error as e:
             raise _ours(e, "reading the registry") from e
 
+    def is_empty(self, txn: Txn) -> bool:
+        """Whether there is no row."""
+        db = self._registry.handle(self.name)
+        with mapped_lmdb_errors("reading the registry"):
+            return db is None or txn.raw.stat(db)["entries"] == 0
+
     def put_bytes(self, txn: Txn, key: bytes, value: bytes) -> None:
         """Set the raw value of a key."""
         with mapped_lmdb_errors("writing the registry"):

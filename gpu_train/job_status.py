@@ -18,7 +18,7 @@ from gpu_train.rescue import rescue
 from gpu_train.room import Disk, Room, room_for, shortage
 from gpu_train.saves import NS, Saves, finished_ns
 from gpu_train.tables.checkpoint import STATES, VERIFIED, Checkpoint
-from gpu_train.tables.job import LIVE, Job
+from gpu_train.tables.job import Job
 from gpu_train.whereabouts import plain_path
 from gpu_train.workspace import Workspace
 
@@ -136,7 +136,7 @@ def status(job: str | None = None, *, home: Path | str | None = None) -> list[Jo
     with Workspace.open(home, create=job is None) as workspace:
         if not workspace.read_only:
             rescue(workspace, RESCUE_S)
-        wanted = [workspace.jobs.find(job)] if job is not None else workspace.jobs.list(status=LIVE)
+        wanted = [workspace.jobs.find(job)] if job is not None else workspace.jobs.live()
         return [status_of(workspace, one) for one in wanted]
 
 

@@ -50,7 +50,7 @@ def kill(job: str, *, timeout_s: float | None = KILL_TIMEOUT_S, home: Path | str
 def kill_all(*, timeout_s: float | None = KILL_TIMEOUT_S, home: Path | str | None = None) -> list[Job]:
     """`kill` all jobs that are running or queued; their rows afterwards."""
     with Workspace.open(home, create=False) as workspace:
-        live = workspace.jobs.list(status=("queued", "running"))
+        live = workspace.jobs.live()
         for job in live:
             _mark_and_kill(workspace, job)
         return [_kill(workspace, job, timeout_s) for job in live]

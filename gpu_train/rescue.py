@@ -13,7 +13,7 @@ from gpu_train.capture.pins import places_of
 from gpu_train.control import BUSY_EXIT, KILL_FILE
 from gpu_train.environment import JOB_ID, current
 from gpu_train.process import is_alive, let_go, module_command, module_environment
-from gpu_train.tables.job import LIVE, Job
+from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import GpuTrainError
 
@@ -110,7 +110,7 @@ def rescue(workspace: Workspace, timeout_s: float | None = None, *, leftovers: b
     Raises:
         GpuTrainError: when an agent failed; the others went on by themselves.
     """
-    jobs = [job for job in workspace.jobs.list(status=LIVE) if is_unattended(job)]
+    jobs = [job for job in workspace.jobs.live() if is_unattended(job)]
     before = {job.id: (job.status, 0) for job in jobs}
     if leftovers:
         ended = [job for job in _ended(workspace) if _leftovers(workspace, job)]
@@ -130,7 +130,7 @@ def rescue(workspace: Workspace, timeout_s: float | None = None, *, leftovers: b
 def begin_rescue(workspace: Workspace) -> list[Job]:
     """Have agents see to all jobs that nobody looks after, in the background; the jobs for which one was started."""
     begun = []
-    for job in workspace.jobs.list(status=LIVE):
+    for job in workspace.jobs.live():
         if is_unattended(job):
             one = Rescue(workspace, job)
             if one.is_started:
@@ -151,7 +151,7 @@ def _ended(workspace: Workspace) -> Iterator[Job]:
     with suppress(OSError):
         for name in sorted(os.listdir(workspace.home.root / "artifacts")):
             job = workspace.jobs.get(name)
-            if job is not None and not job.is_live:
+            if job is not None and not job.is_live and job.removed_ns is None:
                 yield job
 
 

@@ -92,7 +92,7 @@ def _takes(disk: Disk, saves: Saves) -> float:
 def _others(workspace: Workspace, job: Job) -> dict[int, float]:
     """Bytes a second that the other running jobs take of each device."""
     rates: dict[int, float] = {}
-    for other in workspace.jobs.list(status=("running",)):
+    for other in workspace.jobs.live():
         saves = saves_of(workspace, other) if other.id != job.id else None
         if saves is not None and saves.interval_s:
             for device, disk in _disks(workspace, other):

@@ -39,9 +39,10 @@ class Place:
 
 def plain_path(checkpoint: Checkpoint) -> Path | None:
     """Where the trainer still has a checkpoint just as it was stored, a folder or a file; None where it has not."""
-    if not checkpoint.source:
+    has_no_name = checkpoint.shape in (LOOSE, GROUP)
+    if not checkpoint.source or not (has_no_name or os.path.lexists(checkpoint.source)):
         return None
-    if checkpoint.shape in (LOOSE, GROUP):
+    if has_no_name:
         there = list(find_loose(checkpoint.source))
     else:
         one = find_one(checkpoint.source)

@@ -40,7 +40,7 @@ class InHand(NamedTuple):
         path: where the trainer has or had it.
         size_bytes: of the files seen so far.
         is_pinned: whether links or copies hold all that was seen of it.
-        fingerprint: of its files once it is settled (`storing.fingerprint_of`); else "".
+        fingerprint: of its files once it is settled (`finder.fingerprint_of`); else "".
     """
 
     name: str

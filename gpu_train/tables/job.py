@@ -150,6 +150,11 @@ class Jobs:
         with self._registry.read() as txn:
             return [Job.from_row(row) for _, row in self.table.scan(txn)]
 
+    def live(self) -> JobList:
+        """Those that have not ended, newest first; the others are not decoded."""
+        with self._registry.read() as txn:
+            return _newest_first(self.live_in(txn))
+
     def live_in(self, txn: Txn) -> JobList:
         """Those that have not ended, within a transaction; the others are not decoded."""
         words = [status.encode() for status in LIVE]

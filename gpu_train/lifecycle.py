@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gpu_train.control import KILL_FILE
@@ -56,18 +57,22 @@ def kill_all(*, timeout_s: float | None = KILL_TIMEOUT_S, home: Path | str | Non
         return [_kill(workspace, job, timeout_s) for job in live]
 
 
-def reconcile(*, home: Path | str | None = None) -> list[Job]:
+def reconcile(
+    *, timeout_s: float | None = None, home: Path | str | None = None,
+    notify: Callable[[str], None] = lambda text: None,
+) -> list[Job]:  # fmt: skip
     """Put right what died: end the processes of jobs whose runner is gone, capture what is left, mark them lost.
 
     Checkpoints of jobs that have ended are stored too, if they are still pinned. Returns the rows of the jobs that
     changed; what could not be saved is in their checkpoints as incomplete or gone. Jobs that are watched by a living
-    runner or agent are left alone. Several may run at once; a second one changes nothing.
+    runner or agent are left alone. Several may run at once; a second one changes nothing. What is not done after
+    `timeout_s` seconds goes on in the background. `notify` is told, in words, of what takes long.
 
     Raises:
         GpuTrainError: when a capture failed, naming its log.
     """
     with Workspace.open(home, create=False) as workspace:
-        return rescue(workspace, leftovers=True)
+        return rescue(workspace, timeout_s, leftovers=True, notify=notify)
 
 
 def _kill(workspace: Workspace, job: Job, timeout_s: float | None) -> Job:
@@ -108,4 +113,6 @@ def _settled(workspace: Workspace, job: Job) -> Job:
     """Have a job without a runner captured and marked; its row as it is when somebody still looks after it."""
     if not is_unattended(job):
         return workspace.jobs.get(job.id) or job
-    return Rescue(workspace, job).wait()
+    attended = Rescue(workspace, job)
+    attended.wait()
+    return attended.job

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from gpu_train.capture.board import read_board
 from gpu_train.capture.pins import places_of
 from gpu_train.control import BUSY_EXIT, KILL_FILE
+from gpu_train.delay import SLOW_S, reason_for_delay
 from gpu_train.environment import JOB_ID, current
 from gpu_train.process import is_alive, let_go, module_command, module_environment
 from gpu_train.tables.job import Job
@@ -31,11 +32,12 @@ class Rescue:
     def __init__(self, workspace: Workspace, job: Job) -> None:
         self._workspace = workspace
         self._job = job
+        self.job_id = job.id
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
-    def wait(self, deadline: float | None = None) -> Job:
-        """The job's row when the agent is through, or at the deadline (monotonic); then it goes on by itself.
+    def wait(self, deadline: float | None = None) -> bool:
+        """Wait until the agent is through, until the deadline (monotonic) at most; whether it is.
 
         Raises:
             GpuTrainError: when the agent failed, naming its log.
@@ -44,7 +46,7 @@ class Rescue:
             if self._process is None:
                 if not self._is_at_work():
                     if not is_unattended(now := self._row()) and not _leftovers(self._workspace, now):
-                        return now
+                        return True
                     self._start()
                 time.sleep(POLL_S)
                 continue
@@ -52,13 +54,20 @@ class Rescue:
                 code = self._process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
                 self._process = None
                 if code == 0:
-                    return self._closed()
+                    return True
                 if code != BUSY_EXIT:
-                    log = self._workspace.home.logs(self._job.id) / "agent.log"
-                    raise GpuTrainError(f"the last capture of {self._job.id} failed ({code}); its log is {log}")
+                    log = self._workspace.home.logs(self.job_id) / "agent.log"
+                    raise GpuTrainError(f"the last capture of {self.job_id} failed ({code}); its log is {log}")
                 time.sleep(BUSY_S)
-        self.leave()
-        return self._row()
+        return False
+
+    @property
+    def job(self) -> Job:
+        """The job's row as it is now."""
+        after = self._row()
+        if after.status == "lost" and (self._workspace.home.control(after.id) / KILL_FILE).exists():
+            after = self._workspace.jobs.update(after.id, status="killed")
+        return after
 
     @property
     def is_started(self) -> bool:
@@ -76,9 +85,9 @@ class Rescue:
             return
         home = self._workspace.home
         env = {k: v for k, v in module_environment(current()).items() if k != JOB_ID}
-        command = module_command("gpu_train.capture", "--home", str(home.root), "--job", self._job.id)
-        home.logs(self._job.id).mkdir(parents=True, exist_ok=True)
-        with open(home.logs(self._job.id) / "agent.log", "ab") as log:
+        command = module_command("gpu_train.capture", "--home", str(home.root), "--job", self.job_id)
+        home.logs(self.job_id).mkdir(parents=True, exist_ok=True)
+        with open(home.logs(self.job_id) / "agent.log", "ab") as log:
             self._process = subprocess.Popen(
                 command,
                 env=env,
@@ -89,23 +98,20 @@ class Rescue:
             )
 
     def _is_at_work(self) -> bool:
-        return read_board(self._workspace.home.control(self._job.id)).is_current
+        return read_board(self._workspace.home.control(self.job_id)).is_current
 
     def _row(self) -> Job:
-        return self._workspace.jobs.get(self._job.id) or self._job
-
-    def _closed(self) -> Job:
-        after = self._row()
-        if after.status == "lost" and (self._workspace.home.control(after.id) / KILL_FILE).exists():
-            after = self._workspace.jobs.update(after.id, status="killed")
-        return after
+        return self._workspace.jobs.get(self.job_id) or self._job
 
 
-def rescue(workspace: Workspace, timeout_s: float | None = None, *, leftovers: bool = False) -> list[Job]:
+def rescue(
+    workspace: Workspace, timeout_s: float | None = None, *, leftovers: bool = False,
+    notify: Callable[[str], None] = lambda text: None,
+) -> list[Job]:  # fmt: skip
     """See to all jobs that nobody looks after; the rows of those that have changed when that is done.
 
     After `timeout_s` seconds what is not done goes on in the background. With `leftovers` jobs that have ended are
-    looked at too, for checkpoints that are pinned and were never stored.
+    looked at too, for checkpoints that are pinned and were never stored. `notify` is told of what takes long.
 
     Raises:
         GpuTrainError: when an agent failed; the others went on by themselves.
@@ -118,9 +124,14 @@ def rescue(workspace: Workspace, timeout_s: float | None = None, *, leftovers: b
         jobs += ended
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     at_work = [Rescue(workspace, job) for job in jobs]  # all at once: each may have to wait for processes to end
+    slow = time.monotonic() + SLOW_S
     changed = []
     for one in at_work:
-        now = one.wait(deadline)
+        if not one.wait(slow if deadline is None else min(slow, deadline)) and (deadline is None or slow < deadline):
+            notify(f"the last capture of {one.job_id} is still running{reason_for_delay(workspace.home, one.job_id)}")
+            one.wait(deadline)
+        one.leave()
+        now = one.job
         status, checkpoints = before[now.id]
         if now.status != status or (not now.is_live and workspace.checkpoints.count(now.id) != checkpoints):
             changed.append(now)

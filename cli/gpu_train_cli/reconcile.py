@@ -19,9 +19,16 @@ if TYPE_CHECKING:
 
 
 @click.command("reconcile", cls=Command, exits=[3])
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    metavar="S",
+    help="Wait at most S seconds; what is not done then goes on in the background.",
+)
 @reading
 @pass_invocation
-def reconcile(invocation: Invocation, output: Output) -> None:
+def reconcile(invocation: Invocation, timeout_s: float | None, output: Output) -> None:
     """Find jobs whose runner is gone and finish them.
 
     Their processes are ended, what they had written is captured, and they are marked as lost; what could not be
@@ -29,7 +36,9 @@ def reconcile(invocation: Invocation, output: Output) -> None:
     looked after are left alone.
     """
     began_ns = time.time_ns()
-    changed = gpu_train.reconcile(home=invocation.home)
+    changed = gpu_train.reconcile(
+        timeout_s=timeout_s, home=invocation.home, notify=lambda text: note(f"gpu-train: {text}")
+    )
     with invocation.workspace() as workspace:
         found = {job.id: workspace.checkpoints.list(job.id) for job in changed}
     fresh = {job_id: [c for c in rows if c.committed_ns >= began_ns] for job_id, rows in found.items()}

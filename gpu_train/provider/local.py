@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import threading
@@ -25,6 +24,7 @@ from typing import IO, Any
 from gpu_train.active import append_line
 from gpu_train.capture.tail import Tail
 from gpu_train.control import END_FILE, KILL_FILE
+from gpu_train.delay import SLOW_S, reason_for_delay
 from gpu_train.environment import current
 from gpu_train.host import PythonFacts, host_facts
 from gpu_train.process import identity_of, job_processes, let_go, module_command, module_environment, send, start_time
@@ -39,11 +39,9 @@ from gpu_train_cas.filesystem import replacing
 LEFTOVER_GRACE_S = 3.0
 TICK_S = 0.2
 FINAL_STARTS = 3
-SLOW_S = 5.0
 TOLD = ("gone", "storage")
 """Kinds of events that a person at the terminal is told at once."""
 
-FULL_BYTES = 1 << 20
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Notify = Callable[[str], None]
 
@@ -274,7 +272,8 @@ class Run:
         while self._watcher.wait(TICK_S) != 0:
             self._tell_news()
             if tell_at is not None and time.monotonic() > tell_at:
-                self._notify(f"the job has ended; the last capture is still running{self._why_slow()}")
+                why = reason_for_delay(self.workspace.home, self.job.id)
+                self._notify(f"the job has ended; the last capture is still running{why}")
                 tell_at = None
             while self._signals:
                 self._asked.append(self._signals.popleft())
@@ -289,18 +288,6 @@ class Run:
             self._watcher.look_after()
         self._tell_news()
         self._watcher.leave()
-
-    def _why_slow(self) -> str:
-        """What holds the last capture up, when it is the disk: it waits for room without end."""
-        root = self.workspace.home.root
-        with suppress(OSError, ValueError):
-            if shutil.disk_usage(root).free < FULL_BYTES:
-                return f": the disk with {root} is full, free some and it goes on"
-            lines = self._events.read_bytes().splitlines()
-            told = [line for line in map(json.loads, lines) if line.get("kind") in ("storage", "captured")]
-            if told and told[-1]["kind"] == "storage":
-                return f": {told[-1]['text']}"
-        return ""
 
     def _settle_row(self, fields: dict[str, Any]) -> Job:
         """The job's final row; the agent has written it unless it failed or goes on in the background."""

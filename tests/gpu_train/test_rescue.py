@@ -16,6 +16,7 @@ import gpu_train
 from gpu_train import Workspace
 from gpu_train.capture.tracker import Tracker
 from gpu_train.control import END_FILE
+from gpu_train.delay import SLOW_S
 from gpu_train.environment import JOB_ID
 from gpu_train.process import boot_id, identity_of, start_time
 from gpu_train.tables.job import Job
@@ -134,3 +135,21 @@ def test_another_boot_is_no_life(workspace: Workspace, job: Job) -> None:
     workspace.jobs.put(job._replace(**identity_of(os.getpid()) | {"boot_id": "another"}))
     assert boot_id() != "another"
     assert [j.status for j in gpu_train.reconcile()] == ["lost"]
+
+
+def test_a_full_disk_holds_a_rescue_up_and_is_named(small_disk, fill, safetensors, dead, tmp_path, eventually) -> None:
+    disk = small_disk(24)
+    with Workspace.open(disk / "home", cwd=tmp_path) as workspace:
+        workspace.jobs.put(Job("train-aaaaaa", "train", status="running", created_ns=1, cwd="/", **dead))
+        path = workspace.home.checkpoints("train-aaaaaa") / "step-0001.safetensors"
+        safetensors(path, {"w": np.zeros(1 << 18, np.float32)})
+        fill(disk / "ballast")
+        said: list[str] = []
+        assert gpu_train.reconcile(home=disk / "home", timeout_s=SLOW_S + 1, notify=said.append) == []
+        assert said == [
+            "the last capture of train-aaaaaa is still running: "
+            f"the disk with {disk}/home is full, free some and it goes on"
+        ]
+        (disk / "ballast").unlink()
+        eventually(lambda: not workspace.jobs.find("train-aaaaaa").is_live, "the end of the capture")
+        assert [(c.name, c.state) for c in workspace.checkpoints.list()] == [("step-0001.safetensors", "verified")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from gpu_train.tables.checkpoint import STATES, VERIFIED, Checkpoint
 from gpu_train.tables.job import Job
 from gpu_train.whereabouts import plain_path
 from gpu_train.workspace import Workspace
+from gpu_train_cas.errors import GpuTrainError, ReadOnly
 
 ALIVE = "alive"
 DEAD = "dead"
@@ -133,11 +134,19 @@ def status(job: str | None = None, *, home: Path | str | None = None) -> list[Jo
     Raises:
         NotFound, UsageError: when there is no such job.
     """
-    with Workspace.open(home, create=job is None) as workspace:
+    with _opened(home, create=job is None) as workspace:
         if not workspace.read_only:
-            rescue(workspace, RESCUE_S)
+            with suppress(GpuTrainError, OSError):  # such a job is shown as it is: its agent is dead
+                rescue(workspace, RESCUE_S)
         wanted = [workspace.jobs.find(job)] if job is not None else workspace.jobs.live()
         return [status_of(workspace, one) for one in wanted]
+
+
+def _opened(home: Path | str | None, *, create: bool) -> Workspace:
+    try:
+        return Workspace.open(home, create=create)
+    except ReadOnly:
+        return Workspace.open(home, read_only=True)
 
 
 def status_of(workspace: Workspace, job: Job) -> JobStatus:

@@ -143,10 +143,11 @@ def begin_rescue(workspace: Workspace) -> list[Job]:
     begun = []
     for job in workspace.jobs.live():
         if is_unattended(job):
-            one = Rescue(workspace, job)
-            if one.is_started:
-                begun.append(job)
-            one.leave()
+            with suppress(OSError):  # the next one tries again
+                one = Rescue(workspace, job)
+                if one.is_started:
+                    begun.append(job)
+                one.leave()
     return begun
 
 

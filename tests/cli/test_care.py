@@ -124,6 +124,7 @@ def test_a_home_that_cannot_be_written_can_still_be_read(trained) -> None:
     assert len(on_read_only_home(program, "checkpoints", "-q").stdout.split()) == 3
     assert on_read_only_home(program, "checkpoints", "cat", "demo@step:200/sub/rng.pth").stdout == "r" * 10
     assert json.loads(on_read_only_home(program, "verify", "-o", "json").stdout)["ok"] is True
+    assert json.loads(on_read_only_home(program, "status", "-o", "json").stdout)["jobs"][0]["job_id"] == "demo-abcdef"
     findings = json.loads(on_read_only_home(program, "doctor", "-o", "json").stdout)["findings"]
     states = {row["check"]: row["state"] for row in findings}
     assert (states["home"], states["registry"]) == ("failed", "ok")

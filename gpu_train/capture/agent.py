@@ -114,8 +114,10 @@ class Agent:
         """Tell what an earlier agent had in its hands and is lost: deleted after its death, before this one began."""
         here = [*self._tracker.watched, *(c for c, _ in self._worker.in_hand())]
         names, prints = {c.name for c in here}, {fingerprint_of(c.members) for c in here}
+        inodes = {c.found.inode for c in here if not c.found.is_loose}
         for one in self._board.before.in_hand:
             is_there = os.path.isdir(one.path) if one.fingerprint else os.path.lexists(one.path) or one.name in names
+            is_there = is_there or (not one.fingerprint and tuple(one.inode) in inodes)  # it was renamed meanwhile
             if not (is_there or one.fingerprint in prints or self._ledger.has(one.name, one.seen_ns, one.fingerprint)):
                 self._ledger.lost(one, self._board.before.time_ns)
 
@@ -261,4 +263,5 @@ def _shown(candidate: Candidate, state: str) -> InHand:
     return InHand(
         candidate.name, state, candidate.first_seen_ns, path=candidate.found.path, size_bytes=candidate.size_bytes,
         is_pinned=candidate.is_held, fingerprint="" if state == WRITING else fingerprint_of(candidate.members),
+        inode=candidate.found.inode,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +37,8 @@ class InHand(NamedTuple):
         state: "writing" (seen, not known to be finished), "settled" (its fate is known, it waits for the store) or
             "storing".
         seen_ns: when its first file was seen. since_ns: since when it is in that state.
-        path: where the trainer has or had it.
+        path: where the trainer has or had it. inode: device and inode there, by which it is known again when it was
+            renamed; [0, 0] for files among others.
         size_bytes: of the files seen so far.
         is_pinned: whether links or copies hold all that was seen of it.
         fingerprint: of its files once it is settled (`finder.fingerprint_of`); else "".
@@ -51,6 +52,7 @@ class InHand(NamedTuple):
     size_bytes: int = 0
     is_pinned: bool = False
     fingerprint: str = ""
+    inode: Sequence[int] = (0, 0)
 
 
 class Notice(NamedTuple):

@@ -14,6 +14,7 @@ import pytest
 
 import gpu_train
 from gpu_train import Workspace
+from gpu_train.capture.board import IN_HAND, WRITING, InHand, Notice
 from gpu_train.capture.tracker import Tracker
 from gpu_train.control import END_FILE
 from gpu_train.delay import SLOW_S
@@ -153,3 +154,17 @@ def test_a_full_disk_holds_a_rescue_up_and_is_named(small_disk, fill, safetensor
         (disk / "ballast").unlink()
         eventually(lambda: not workspace.jobs.find("train-aaaaaa").is_live, "the end of the capture")
         assert [(c.name, c.state) for c in workspace.checkpoints.list()] == [("step-0001.safetensors", "verified")]
+
+
+def test_what_was_renamed_meanwhile_is_not_lost(workspace: Workspace, job: Job, safetensors) -> None:
+    root, control = workspace.home.checkpoints(job.id), workspace.home.control(job.id)
+    safetensors(root / "checkpoint-1" / "model.safetensors", {"w": np.zeros(9, np.float32)})
+    control.mkdir(parents=True)
+    found = os.stat(root / "checkpoint-1")
+    seen = [
+        InHand(name, WRITING, 5, path=str(root / name), inode=inode)
+        for name, inode in (("saving-1", (found.st_dev, found.st_ino)), ("saving-2", (1, 2)))
+    ]
+    (control / IN_HAND).write_bytes(Notice(1, 2, "another boot", 7, tuple(seen)).as_json())
+    gpu_train.reconcile()
+    assert [name for name, state in names(workspace, job) if state == "gone"] == ["saving-2"]

@@ -13,37 +13,14 @@ enum { FLOATS = 4 };
 typedef float floats_t __attribute__((vector_size(4 * FLOATS)));
 typedef int32_t masks_t __attribute__((vector_size(4 * FLOATS)));
 
-typedef struct {
-    floats_t xx, xy, yy, x, y;
-} lanes_t;
+enum { VECTORS = WIDE / FLOATS };
 
 typedef struct {
     double xx, xy, yy, x, y;
 } sums_t;
 
-/* How far values went on from where the base had come from the sibling: x is that step, y what followed. */
-INLINE void add_line(lanes_t *sums, floats_t *value, floats_t *base, floats_t *sibling)
-{
-    floats_t x = *base - *sibling, xx = x * x, xy = x * (*value - *base);
-    masks_t good = (xx < INFINITY) & (xy < INFINITY) & (xy > -INFINITY);
-    sums->xx += (floats_t)((masks_t)xx & good);
-    sums->x += (floats_t)((masks_t)xy & good);
-}
-
-/* By what part of the whole a value is missed: small ones count like large ones. x is the
- * base's part, y the square's. */
-INLINE void add_square(lanes_t *sums, floats_t *value, floats_t *base, floats_t *sibling)
-{
-    floats_t part = 1 / *value, x = *base * part, y = *sibling * *sibling * part;
-    masks_t good = (*value > 0) & (x < 1e9f) & (x > -1e9f) & (y < 1e9f);
-    x = (floats_t)((masks_t)x & good);
-    y = (floats_t)((masks_t)y & good);
-    sums->xx += x * x;
-    sums->xy += x * y;
-    sums->yy += y * y;
-    sums->x += x;
-    sums->y += y;
-}
+/* `v` where it is good, else 0. */
+INLINE floats_t where(masks_t good, floats_t v) { return (floats_t)((masks_t)v & good); }
 
 /* WIDE elements from `at` on, or fewer: the rest is 0. */
 INLINE void floats_load(floats_t *to, const uint8_t *data, size_t at, size_t count)
@@ -57,40 +34,50 @@ INLINE void floats_load(floats_t *to, const uint8_t *data, size_t at, size_t cou
 }
 
 /* The sum of all lanes, halves on each other first. */
-INLINE double lanes_sum(const lanes_t *lanes, size_t member)
+INLINE double lanes_sum(const floats_t *v)
 {
-    float sum[WIDE];
-    for (int i = 0; i < WIDE / FLOATS; i++)
-        memcpy(sum + i * FLOATS, (const char *)&lanes[i] + member, sizeof(floats_t));
-    for (int half = WIDE / 2; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            sum[i] += sum[i + half];
-    return sum[0];
+    float four[8];
+    floats_t sum = VECTORS == 2 ? v[0] + v[1] : (v[0] + v[2 % VECTORS]) + (v[1] + v[3 % VECTORS]);
+    memcpy(four, &sum, sizeof sum);
+    for (int i = 0; i < 4 && FLOATS == 8; i++)
+        four[i] += four[i + 4];
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/* Of a sample of the elements from..to: `stride` times WIDE apart, WIDE at a time. */
+/* Of a sample of the elements from..to, `stride` times WIDE apart, WIDE at a time.
+ * Line: how far values went on from where the base had come from the sibling: x is that step, y what followed.
+ * Square: by what part of the whole a value is missed, so that small ones count like large ones: x is the base's part,
+ * y the square's. */
 INLINE sums_t sums_of(const block_t *b, bool line, size_t from, size_t to, size_t stride)
 {
-    lanes_t lanes[WIDE / FLOATS];
-    memset(lanes, 0, sizeof lanes);
+    floats_t xx[VECTORS] = {0}, xy[VECTORS] = {0}, yy[VECTORS] = {0}, sx[VECTORS] = {0}, sy[VECTORS] = {0};
     for (; from < to; from += stride * WIDE) {
-        floats_t value[WIDE / FLOATS], base[WIDE / FLOATS], sibling[WIDE / FLOATS];
+        floats_t value[VECTORS], base[VECTORS], sibling[VECTORS];
         floats_load(value, b->data, from, to - from);
         floats_load(base, b->base, from, to - from);
         floats_load(sibling, b->sibling, from, to - from);
-        for (int i = 0; i < WIDE / FLOATS; i++)
-            if (line)
-                add_line(&lanes[i], &value[i], &base[i], &sibling[i]);
-            else
-                add_square(&lanes[i], &value[i], &base[i], &sibling[i]);
+        for (int i = 0; i < VECTORS; i++) {
+            if (line) {
+                floats_t x = base[i] - sibling[i], square = x * x, product = x * (value[i] - base[i]);
+                masks_t good = (square < INFINITY) & (product < INFINITY) & (product > -INFINITY);
+                xx[i] += where(good, square);
+                sx[i] += where(good, product);
+                continue;
+            }
+            floats_t part = 1 / value[i], x = base[i] * part, y = sibling[i] * sibling[i] * part;
+            masks_t good = (value[i] > 0) & (x < 1e9f) & (x > -1e9f) & (y < 1e9f);
+            x = where(good, x);
+            y = where(good, y);
+            xx[i] += x * x;
+            xy[i] += x * y;
+            yy[i] += y * y;
+            sx[i] += x;
+            sy[i] += y;
+        }
     }
-    sums_t sums = {.xx = lanes_sum(lanes, offsetof(lanes_t, xx)), .x = lanes_sum(lanes, offsetof(lanes_t, x))};
-    if (!line) {
-        sums.xy = lanes_sum(lanes, offsetof(lanes_t, xy));
-        sums.yy = lanes_sum(lanes, offsetof(lanes_t, yy));
-        sums.y = lanes_sum(lanes, offsetof(lanes_t, y));
-    }
-    return sums;
+    if (line)
+        return (sums_t){.xx = lanes_sum(xx), .x = lanes_sum(sx)};
+    return (sums_t){lanes_sum(xx), lanes_sum(xy), lanes_sum(yy), lanes_sum(sx), lanes_sum(sy)};
 }
 
 /* The best coefficients; false where the sums tell none. */

@@ -114,5 +114,8 @@ def _settled(workspace: Workspace, job: Job) -> Job:
     if not is_unattended(job):
         return workspace.jobs.get(job.id) or job
     attended = Rescue(workspace, job)
-    attended.wait()
+    try:
+        attended.wait()
+    finally:
+        attended.leave()
     return attended.job

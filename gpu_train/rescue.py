@@ -126,15 +126,21 @@ def rescue(
     at_work = [Rescue(workspace, job) for job in jobs]  # all at once: each may have to wait for processes to end
     slow = time.monotonic() + SLOW_S
     changed = []
-    for one in at_work:
-        if not one.wait(slow if deadline is None else min(slow, deadline)) and (deadline is None or slow < deadline):
-            notify(f"the last capture of {one.job_id} is still running{reason_for_delay(workspace.home, one.job_id)}")
-            one.wait(deadline)
-        one.leave()
-        now = one.job
-        status, checkpoints = before[now.id]
-        if now.status != status or (not now.is_live and workspace.checkpoints.count(now.id) != checkpoints):
-            changed.append(now)
+    try:
+        for one in at_work:
+            if not one.wait(slow if deadline is None else min(slow, deadline)) and (
+                deadline is None or slow < deadline
+            ):
+                why = reason_for_delay(workspace.home, one.job_id)
+                notify(f"the last capture of {one.job_id} is still running{why}")
+                one.wait(deadline)
+            now = one.job
+            status, checkpoints = before[now.id]
+            if now.status != status or (not now.is_live and workspace.checkpoints.count(now.id) != checkpoints):
+                changed.append(now)
+    finally:
+        for one in at_work:
+            one.leave()
     return changed
 
 

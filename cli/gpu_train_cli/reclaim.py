@@ -37,7 +37,9 @@ def reclaim(
     yes: bool,
     output: Output,
 ) -> None:
-    """Delete the trainer's own files of checkpoints that are stored, of JOB or of all jobs.
+    """Delete plain files of checkpoints that are stored.
+
+    They are the trainer's own, of JOB or of all jobs.
 
     Only files that are stored byte for byte go, from the jobs' folders `checkpoints` and `load`. While a job runs,
     what its trainer may come back to stays: the newest checkpoint, the best one, those that they or a `latest` file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 from gpu_train.environment import JobEnvironment
@@ -18,12 +19,12 @@ from gpu_train_cas.errors import NotFound, UsageError
 class CheckpointFile(io.RawIOBase):
     """A file of a checkpoint as a binary file object: read-only, seekable; every byte is verified when read.
 
-    Holds the home open until it is closed.
+    Holds the home open until it is closed, and the checkpoint in the store, also if it is removed meanwhile.
     """
 
-    def __init__(self, workspace: Workspace, file: File, name: str) -> None:
+    def __init__(self, held: ExitStack, file: File, name: str) -> None:
         super().__init__()
-        self._workspace = workspace
+        self._held = held
         self._file = file
         self._at = 0
         self.name = name
@@ -71,7 +72,7 @@ class CheckpointFile(io.RawIOBase):
         """Give the home back; safe to call twice."""
         if not self.closed:
             super().close()
-            self._workspace.close()
+            self._held.close()
 
     def _check_open(self) -> None:
         if self.closed:
@@ -88,21 +89,18 @@ def open_file(ref: Ref | str, *, home: Path | str | None = None) -> CheckpointFi
         NotFound: when the job, the checkpoint or the path is not there.
         UsageError: when the path is a folder.
     """
-    workspace = Workspace.open(home, create=False)
-    try:
+    with ExitStack() as stack:
+        workspace = stack.enter_context(Workspace.open(home, create=False))
         checkpoint, path = workspace.checkpoints.resolve(ref)
         if checkpoint.record is None:
             raise NotFound(f"{checkpoint.ref} has no bytes")
-        root = workspace.store.record(checkpoint.record).root
+        root = stack.enter_context(workspace.store.reading(checkpoint.record, "open")).root
         entry = workspace.store.reader.lookup(root, os.fsencode(path)) if path else root
         if not path and len(entries := workspace.store.reader.tree(root.digest).entries) == 1:
             entry = entries[0]
         if entry.kind is not EntryKind.FILE:
             raise UsageError(f"{ref} is a {entry.kind.name.lower()}, not a file; name a file in it")
-        return CheckpointFile(workspace, workspace.store.reader.open(entry), str(ref))
-    except BaseException:
-        workspace.close()
-        raise
+        return CheckpointFile(stack.pop_all(), workspace.store.reader.open(entry), str(ref))
 
 
 def latest_checkpoint(job: str | None = None, *, home: Path | str | None = None) -> Path | None:

@@ -191,15 +191,15 @@ def restore_checkpoint(workspace: Workspace, checkpoint: Checkpoint, folder: Pat
     """
     if checkpoint.record is None:
         raise UsageError(f"{checkpoint.ref} has no bytes; it was deleted before they could be kept")
-    root = workspace.store.record(checkpoint.record).root
     label = checkpoint.name.replace("/", "_")
     dest = folder / label
     if dest in taken:
         dest = folder / f"{checkpoint.job_id}_{label}"
-    if not dest.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        workspace.store.restore(root, dest)
-    entries = workspace.store.reader.tree(root.digest).entries
+    with workspace.store.reading(checkpoint.record, "restore") as record:
+        if not dest.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            workspace.store.restore(record.root, dest)
+        entries = workspace.store.reader.tree(record.root.digest).entries
     own_name = os.fsencode(Path(checkpoint.base_name).name)
     single = len(entries) == 1 and entries[0].name == own_name
     return dest / os.fsdecode(own_name) if single else dest

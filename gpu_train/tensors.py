@@ -69,13 +69,14 @@ def load_tensors(
         if checkpoint.record is None:
             raise NotFound(f"{checkpoint.ref} has no bytes")
         reader = workspace.store.reader
-        root = reader.lookup(workspace.store.record(checkpoint.record).root, os.fsencode(path))
-        files = [(found, manifest) for found, manifest in _files(reader, root, path) if manifest.tensors]
-        plan = _plan(files, None if names is None else set(names), str(ref))
-        with ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="load") as pool:
+        with workspace.store.reading(checkpoint.record, "load_tensors") as record:
+            root = reader.lookup(record.root, os.fsencode(path))
+            files = [(found, manifest) for found, manifest in _files(reader, root, path) if manifest.tensors]
+            plan = _plan(files, None if names is None else set(names), str(ref))
             jobs = [(ref, inside) for (_, manifest), wanted in plan for ref, inside in _by_block(manifest, wanted)]
-            for _ in pool.map(lambda job: _fill(reader, *job), jobs):
-                pass
+            with ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="load") as pool:
+                for _ in pool.map(lambda job: _fill(reader, *job), jobs):
+                    pass
     found = {one.tensor.name: one for _, wanted in plan for one in wanted}
     return {name: _array(one, torch, device) for name, one in found.items()}
 

@@ -7,14 +7,15 @@ from typing import NamedTuple, Self
 
 
 class Folders(NamedTuple):
-    """The packs, what is not finished, and the marks of the writers."""
+    """The packs, what is not finished, the marks of the writers and those of the readers."""
 
     packs: Path
     tmp: Path
     leases: Path
+    holds: Path
 
     @classmethod
     def of(cls, root: Path) -> Self:
         """Those of the home at `root`."""
         store = root / "store"
-        return cls(store / "packs", store / "tmp", store / "leases")
+        return cls(store / "packs", store / "tmp", store / "leases", store / "holds")

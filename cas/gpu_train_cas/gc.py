@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,8 +17,10 @@ from gpu_train_cas.blocksource import LocalPacks
 from gpu_train_cas.compaction import Compaction, PackUse, remove_orphans, usage, worth_rewriting
 from gpu_train_cas.digest import Digest
 from gpu_train_cas.errors import UNREADABLE, Busy, StorageFull, mapped_os_errors
+from gpu_train_cas.expiry import Expiry
 from gpu_train_cas.filesystem import remove_if_there, size_if_there
 from gpu_train_cas.folders import Folders
+from gpu_train_cas.hold import remove_dead_holds
 from gpu_train_cas.index import Location
 from gpu_train_cas.lease import Lease, LeaseFacts, leases, remove_dead
 from gpu_train_cas.mark import Marks, mark_bases, mark_records
@@ -28,10 +29,9 @@ from gpu_train_cas.progress import Meter, OnProgress
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.registry import Registry, Row, Txn
 from gpu_train_cas.reserve import Reserve
-from gpu_train_cas.transaction import Tables, Transaction, commit_packs, row_frame_key
+from gpu_train_cas.transaction import Tables, row_frame_key
 
 LOCK = "gc.lock"
-_DAY_NS = 86_400 * 10**9
 _CACHE_BYTES = 64 << 20
 
 
@@ -140,28 +140,21 @@ class _Survey:
         self._tables = tables
         self._index = tables.index
         self._folders = folders
-        self._before_ns = time.time_ns() - int(days * _DAY_NS)
+        self._expiry = Expiry(registry, tables, folders, days)
         self._meter = meter
         self._marks = Marks()
         self._marked: set[Digest] = set()
         self.report = CollectReport(dry_run=False)
 
-    def _expired(self, row: Row) -> bool:
-        return row["trashed_ns"] is not None and row["trashed_ns"] <= self._before_ns
-
-    def _expired_records(self) -> list[Digest]:
-        with self._registry.read() as txn:
-            return [Digest(key) for key, row in self._tables.records.scan(txn) if self._expired(row)]
-
     def _to_mark(self, txn: Txn) -> list[tuple[Digest, Row]]:
         """The records to keep that are not marked yet; marks the frames of durable rows on the way."""
         records = self._tables.records
-        expired = {row_frame_key(records.name, key) for key, row in records.scan(txn) if self._expired(row)}
+        expired = {row_frame_key(records.name, key) for key, row in records.scan(txn) if self._expiry.is_over(key, row)}
         for key, frame in self._tables.row_frames.scan_bytes(txn):
             if key not in expired:
                 self._marks.add(Digest(frame))
         found = ((Digest(key), row) for key, row in records.scan(txn))
-        return [(key, row) for key, row in found if key not in self._marked and not self._expired(row)]
+        return [(key, row) for key, row in found if key not in self._marked and not self._expiry.is_over(key, row)]
 
     def _mark(self, records: list[tuple[Digest, Row]], reader: Reader) -> bool:
         """Mark what the records need; whether all of them could be read."""
@@ -208,7 +201,8 @@ class _DryRun(_Survey):
     def run(self) -> CollectReport:
         report = self.report
         report.dry_run = True
-        report.records = self._expired_records()
+        report.kept += self._expiry.spare_held(self._expiry.records())
+        report.records = self._expiry.records()
         report.freed_bytes = sum(map(size_if_there, self._leftovers()))
         report.freed_bytes += remove_orphans(self._registry, self._index, self._folders.packs, dry_run=True)
         packs = _AllPacks(self._registry, self._index, self._folders.packs)
@@ -244,7 +238,8 @@ class _Collection(_Survey):
         packer = Packer(self._folders.tmp, self._lease.id)
         try:
             self._clean()
-            self._remove_expired(packer)
+            self.report.records, kept = self._expiry.remove(packer)
+            self.report.kept += kept
             if self._survey():
                 self._tombstone()
             generation = self._next_generation()
@@ -264,28 +259,8 @@ class _Collection(_Survey):
                 self.report.freed_bytes += size_if_there(path)
                 remove_if_there(path)
             remove_dead(self._folders.leases)
+            remove_dead_holds(self._folders.holds)
         self.report.freed_bytes += remove_orphans(self._registry, self._index, self._folders.packs)
-
-    def _remove_expired(self, packer: Packer) -> None:
-        by_batches(self._expired_records(), lambda batch: self._remove_batch(batch, packer))
-
-    def _remove_batch(self, batch: Sequence[Digest], packer: Packer) -> bool:
-        removed = []
-        try:
-            with self._registry.write() as raw:
-                txn = Transaction(raw, self._tables, packer)
-                for digest in batch:
-                    row = txn.get(self._tables.records, digest)
-                    if row is not None and self._expired(row):
-                        # Durable: its frame stays in a pack for a while, and a rebuild must not bring it back.
-                        txn.delete(self._tables.records, digest, durable=True)
-                        removed.append(digest)
-                commit_packs(raw, self._tables, packer, self._folders.packs)
-        except BaseException:
-            packer.discard()
-            raise
-        self.report.records += removed
-        return True
 
     def _survey(self) -> bool:
         """Find what is not needed; whether that is certain."""

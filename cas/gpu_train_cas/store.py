@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpu_train_cas.digest import Digest
     from gpu_train_cas.forecast import Forecast
     from gpu_train_cas.gc import CollectReport
+    from gpu_train_cas.hold import Holds
     from gpu_train_cas.ingest import Writer
     from gpu_train_cas.progress import OnProgress
     from gpu_train_cas.reader import Reader
@@ -57,6 +58,7 @@ class Store:
         self.folders = Folders.of(root)
         self._lock = threading.Lock()
         self._content: _Content | None = None
+        self._holds: Holds | None = None
 
     @classmethod
     def open(cls, root: Path, *, create: bool = True, read_only: bool = False) -> Self:
@@ -162,6 +164,40 @@ class Store:
             if self.tables.records.get_bytes(txn, digest) is None:
                 raise NotFound(f"record {digest.hex()[:16]} is not in the store; it may have been collected")
         return self.reader.record(digest)
+
+    @contextmanager
+    def reading(self, record: Digest, purpose: str = "read") -> Iterator[Record]:
+        """A record of which something is read: until this is left gc takes nothing that it needs.
+
+        Raises:
+            NotFound: when there is none (any more).
+        """
+        with self.holding(record, purpose):
+            yield self.reader.record(record)
+
+    @contextmanager
+    def holding(self, record: Digest, purpose: str = "read") -> Iterator[None]:
+        """Keep gc from taking a record, also if it has been in the trash for long; `purpose` is what others are told.
+
+        Raises:
+            NotFound: when there is none (any more).
+        """
+        from gpu_train_cas.hold import Holds  # noqa: PLC0415
+        from gpu_train_cas.transaction import LEAVING  # noqa: PLC0415
+
+        with self._lock:
+            if self._holds is None:
+                self._holds = Holds(self.folders.holds)
+            holds = self._holds
+        holds.take(record, purpose)
+        try:
+            with self.registry.read() as txn:  # begun after the hold can be seen: gc.md, Why it is safe
+                row = self.tables.records.get(txn, record)
+            if row is None or row.get(LEAVING):
+                raise NotFound(f"record {record.hex()[:16]} is not in the store; it may have been collected")
+            yield
+        finally:
+            holds.release(record)
 
     def records(self, kind: str | None = None, *, trashed: bool = False) -> Iterator[tuple[Digest, Record]]:
         """The committed records, of one kind or all; those in the trash only when asked for."""

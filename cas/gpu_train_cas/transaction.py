@@ -23,6 +23,8 @@ from gpu_train_cas.record import Record
 from gpu_train_cas.registry import Registry, Row, Table, Txn
 
 ROW_VERSION = 1
+LEAVING = "leaving"
+"""The field of a record's row that says that a gc is about to take it (gc.md, step 2)."""
 
 
 class Tables:
@@ -70,7 +72,7 @@ class Transaction:
     def put_record(self, record: Record) -> Digest:
         """Commit a record: from now on it keeps its tree alive. The same record twice is one."""
         digest, data = record.encode()
-        row = (self._tables.records.get(self.txn, digest) or {}) | record_row(record)
+        row = staying(self._tables.records.get(self.txn, digest) or {}) | record_row(record)
         # A durable mark (trashed, removed) outlives the registry; only a later one takes it back.
         marked = self._tables.row_frames.get_bytes(self.txn, row_frame_key(self._tables.records.name, digest))
         self.put(self._tables.records, digest, row, durable=marked is not None)
@@ -98,8 +100,7 @@ class Transaction:
         row = self._tables.records.get(self.txn, digest)
         if row is None:
             raise NotFound(f"record {digest.hex()[:16]} is not in the store; it may have been collected")
-        row["trashed_ns"] = trashed_ns
-        self.put(self._tables.records, digest, row, durable=True)
+        self.put(self._tables.records, digest, staying(row) | {"trashed_ns": trashed_ns}, durable=True)
 
     def _put_frame(self, table: Table, key: bytes, row: Row | None) -> None:
         # At least the time: a pack whose commit failed may hold frames with revisions that are given again.
@@ -107,6 +108,11 @@ class Transaction:
         digest, data = encode_row_frame(RowFrame(table.name, key, revision, row))
         self._packer.add(Kind.ROW, digest, len(data), encode_object(data))
         self._tables.row_frames.put_bytes(self.txn, row_frame_key(table.name, key), digest)
+
+
+def staying(row: Row) -> Row:
+    """A record's row, which no gc is about to take."""
+    return {name: value for name, value in row.items() if name != LEAVING}
 
 
 def record_row(record: Record) -> Row:

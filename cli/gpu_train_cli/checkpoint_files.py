@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,15 @@ def find(workspace: Workspace, ref: str) -> tuple[Checkpoint, Entry, bytes]:
     root = workspace.store.record(checkpoint.record).root
     inside = os.fsencode(path)
     return checkpoint, workspace.store.reader.lookup(root, inside), inside
+
+
+@contextmanager
+def _reading(workspace: Workspace, ref: str, purpose: str) -> Iterator[tuple[Checkpoint, Entry, bytes]]:
+    """The same, kept from gc while it is read."""
+    checkpoint, entry, path = find(workspace, ref)
+    assert checkpoint.record is not None
+    with workspace.store.holding(checkpoint.record, purpose):
+        yield checkpoint, entry, path
 
 
 @click.command("files", cls=Command, exits=[3, 4])
@@ -126,8 +136,7 @@ def cat(invocation: Invocation, ref: str) -> None:
 
     Every block is checked before it is written. A checkpoint that is a single file needs no PATH.
     """
-    with invocation.workspace() as workspace:
-        checkpoint, entry, path = find(workspace, ref)
+    with invocation.workspace() as workspace, _reading(workspace, ref, "cat") as (checkpoint, entry, path):
         if not path and len(only := workspace.store.reader.tree(entry.digest).entries) == 1:
             entry = only[0]  # a checkpoint that is a single file needs no path
         if entry.kind is not EntryKind.FILE:
@@ -154,15 +163,10 @@ def restore(invocation: Invocation, ref: str, dest: Path | None, overwrite: bool
 
     What is written appears under its name only when it is whole. Nothing is overwritten unless told.
     """
-    with invocation.workspace() as workspace, progress() as report:
-        checkpoint, _, path = find(workspace, ref)
+    with invocation.workspace() as workspace, _reading(workspace, ref, "restore") as (checkpoint, _, path):
         assert checkpoint.record is not None
         target = dest or Path(os.fsdecode(path) or checkpoint.name).name
-        restored = workspace.store.restore(
-            workspace.store.record(checkpoint.record).root,
-            target,
-            overwrite=overwrite,
-            progress=report,
-            select=path,
-        )
+        root = workspace.store.record(checkpoint.record).root
+        with progress() as report:
+            restored = workspace.store.restore(root, target, overwrite=overwrite, progress=report, select=path)
     note(f"restored {count(restored.files, 'file')}, {size(restored.size_bytes)}, to {target}")

@@ -6,7 +6,7 @@
 Words: the *tree* (`FileTree`) says what is where; it is made of *nodes*, reads the home through a *catalogue*
 and keeps what it read on a *shelf*; the *adapter* answers libfuse from it. `table` lists the mounts there are.
 
-Modules, bottom up: support, node | table, listing, shelf, tree (pure up to here), adapter (the only importer
+Modules, bottom up: support, node, holds | table, listing, shelf, tree (pure up to here), adapter (the only importer
 of mfusepy), catalogue, unmount, mountpoint, lifecycle, __main__ (the process behind a mount).
 """
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from gpu_train_cas import EntryKind
 from gpu_train_cas.errors import GpuTrainError, NotFound
@@ -65,6 +65,13 @@ def _answered(
     return answer
 
 
+class _Open(NamedTuple):
+    """An open file, and what stat(2) said when it was opened."""
+
+    handle: Handle
+    attributes: Attributes
+
+
 class Adapter:
     """The operations that mfusepy calls, by libfuse's names; paths come as surrogate-escaped text."""
 
@@ -76,7 +83,7 @@ class Adapter:
         self._facts = {XATTR_PREFIX + key: os.fsencode(value) for key, value in facts.items()}
         self._invalidate = invalidate
         self._owner = {"st_uid": os.getuid(), "st_gid": os.getgid()}
-        self._handles: dict[int, Handle] = {}
+        self._handles: dict[int, _Open] = {}
         self._numbers = itertools.count(1)
         self._identities: OrderedDict[str, bytes] = OrderedDict()
         self._reported: OrderedDict[str, None] = OrderedDict()
@@ -139,8 +146,15 @@ class Adapter:
 
     @_answered
     def getattr(self, path: str, info: Any = None) -> dict[str, Any]:
-        """stat(2)."""
-        return self._stat(path, self._tree.attributes(_raw(path)))
+        """stat(2); before each read of an open file the kernel asks too, and then says of which one."""
+        try:
+            found = self._tree.attributes(_raw(path))
+        except NotFound:
+            opened = None if info is None else self._handles.get(info.fh)
+            if opened is None:
+                raise
+            found = opened.attributes  # it was removed, and is read on
+        return self._stat(path, found)
 
     @_answered
     def readdir(self, path: str, handle: int) -> Iterator[tuple[str, dict[str, int], int]]:
@@ -200,9 +214,9 @@ class Adapter:
         node = self._tree.lookup(_raw(path))
         if not isinstance(node, File):
             raise OSError(errno.EISDIR if isinstance(node, Directory) else errno.ELOOP, "not a file", path)
-        handle = node.open()
+        opened = _Open(attributes=node.attributes(), handle=node.open())
         info.fh = next(self._numbers)
-        self._handles[info.fh] = handle
+        self._handles[info.fh] = opened
         info.direct_io, info.keep_cache = self._caching(path, node.identity)
         return 0
 
@@ -230,12 +244,12 @@ class Adapter:
 
         Not shorter than asked for but at the end: the kernel would take it for the end and show zeros.
         """
-        return self._handles[info.fh].readinto(buffer, offset)
+        return self._handles[info.fh].handle.readinto(buffer, offset)
 
     @_answered
     def release(self, path: str, info: Any) -> int:
         """The last close of an open file."""
-        self._handles.pop(info.fh).close()
+        self._handles.pop(info.fh).handle.close()
         return 0
 
     # ---- writing: the kernel refuses first, because the mount is read-only -----------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,10 @@ class WorkspaceCatalogue:
     def root(self, record: Digest) -> Entry:
         """The root directory of a record; raises NotFound or Damaged."""
         return self._workspace.store.record(record).root
+
+    def holding(self, record: Digest) -> AbstractContextManager[None]:
+        """Keeps a record that is read from being collected; raises NotFound when it has been."""
+        return self._workspace.store.holding(record, "a mount")
 
     def totals(self) -> tuple[int, int]:
         """Bytes and files of all verified checkpoints, as plain files."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -81,6 +82,10 @@ class Catalogue(Protocol):
 
     def root(self, record: Digest) -> Entry:
         """The root directory of a record; raises NotFound or Damaged."""
+        ...
+
+    def holding(self, record: Digest) -> AbstractContextManager[None]:
+        """Keeps a record that is read from being collected; raises NotFound when it has been."""
         ...
 
     def totals(self) -> tuple[int, int]:

@@ -12,7 +12,8 @@ import stat
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -165,11 +166,15 @@ class DecodedTrees:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where stored nodes come from: the engine's reader, and the record all of them hang from."""
+    """Where stored nodes come from: the engine's reader, and the record all of them hang from.
+
+    `holding` keeps that record from being collected while a file of it is open.
+    """
 
     objects: Objects
     record: Digest
-    step: int | None = None
+    step: int | None
+    holding: Callable[[Digest], AbstractContextManager[None]]
 
     def node(self, entry: Entry) -> Node:
         """The entry as a node."""
@@ -232,16 +237,22 @@ class StoredFile(_Stored, File):
         return self.entry.digest
 
     def open(self) -> Handle:
-        """Start reading; raises Damaged when the file's manifest is missing or unreadable."""
-        try:
-            return _StoredHandle(self.origin.objects.open(self.entry))
-        except NotFound as e:
-            raise Damaged(f"a manifest of record {self.origin.record.hex()[:16]} is missing: {e}") from e
+        """Start reading; raises Damaged when the file's manifest is missing or unreadable.
+
+        Also NotFound when the whole record is gone.
+        """
+        with ExitStack() as held:
+            held.enter_context(self.origin.holding(self.origin.record))
+            try:
+                return _StoredHandle(self.origin.objects.open(self.entry), held.pop_all())
+            except NotFound as e:
+                raise Damaged(f"a manifest of record {self.origin.record.hex()[:16]} is missing: {e}") from e
 
 
 class _StoredHandle:
-    def __init__(self, stored: Bytes) -> None:
+    def __init__(self, stored: Bytes, held: ExitStack) -> None:
         self._stored = stored
+        self._held = held
 
     def readinto(self, buffer: memoryview, offset: int, /) -> int:
         try:
@@ -250,7 +261,7 @@ class _StoredHandle:
             raise Damaged(self._blame(len(buffer), offset) or str(e)) from e
 
     def close(self) -> None:
-        pass
+        self._held.close()
 
     def _blame(self, length: int, offset: int) -> str | None:
         """Which block of that range it is, since the reason alone (a header's checksum, say) need not tell."""

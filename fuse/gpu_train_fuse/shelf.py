@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 from gpu_train_cas import Digest, Entry, EntryKind
 from gpu_train_cas.errors import Damaged, GpuTrainError, NotFound
+from gpu_train_fuse.holds import Holds
 from gpu_train_fuse.listing import Catalogue, Listing, ShownCheckpoint, ShownCode, ShownJob
 from gpu_train_fuse.node import DecodedTrees, Directory, Objects, Origin, StoredDirectory
 
@@ -27,6 +28,7 @@ class Shelf:
         self.catalogue = catalogue
         self._objects = DecodedTrees(objects)
         self._clock = clock
+        self._holds = Holds(catalogue.holding, clock)
         self._lock = threading.Lock()
         self._listings: dict[tuple[str, bytes], Listing] = {}
         self._code: tuple[Hashable, float, Mapping[str, ShownCode]] | None = None
@@ -46,7 +48,7 @@ class Shelf:
                 self._roots[record] = root
                 if len(self._roots) > MAX_ROOTS:
                     self._roots.popitem(last=False)
-        return StoredDirectory(root, Origin(self._objects, record, step))
+        return StoredDirectory(root, Origin(self._objects, record, step, self._holds.holding))
 
     def checkpoint(self, checkpoint: ShownCheckpoint) -> StoredDirectory:
         """The root directory of a checkpoint; raises as `record`."""
@@ -80,8 +82,10 @@ class Shelf:
     def changes(self) -> list[bytes]:
         """Read again what has been shown and may be different; every path that is, told once.
 
-        Free while the registry stays as it is; else one read of each job that was ever looked at.
+        Free while the registry stays as it is; else one read of each job that was ever looked at. What nobody reads
+        any more is let go.
         """
+        self._holds.drop_idle()
         stamp = self.catalogue.stamp()
         with self._lock:
             old = [key for key, listing in self._listings.items() if listing.stamp != stamp]

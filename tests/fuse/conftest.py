@@ -3,7 +3,9 @@
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,6 +113,7 @@ class FakeCatalogue:
     shown: dict[str, ShownJob] = field(default_factory=dict)
     versions: dict[str, ShownCode] = field(default_factory=dict)
     roots: dict[Digest, Entry] = field(default_factory=dict)
+    held: Counter[Digest] = field(default_factory=Counter)
     commits: int = 0
     reads: int = 0
 
@@ -133,6 +136,12 @@ class FakeCatalogue:
         if record not in self.roots:
             raise NotFound("no such record")
         return self.roots[record]
+
+    @contextmanager
+    def holding(self, record: Digest) -> Iterator[None]:
+        self.held[record] += 1
+        yield
+        self.held[record] -= 1
 
     def totals(self) -> tuple[int, int]:
         rows = [c for job in self.shown.values() for c in job.checkpoints]

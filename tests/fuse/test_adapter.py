@@ -74,11 +74,14 @@ def test_readdir_gives_names_kinds_and_the_inodes_that_stat_gives(adapter):
         assert stat.S_IFMT(found[name]["st_mode"]) == stat.S_IFMT(status["st_mode"])
 
 
-def test_read_open_and_release(adapter):
-    info = Info()
+def test_read_open_and_release(adapter, catalogue):
+    info, other = Info(), Info()
     assert adapter.open("/checkpoints/c-1/big", info) == 0
+    assert adapter.open("/checkpoints/c-1/big", other) == 0
     assert read(adapter, info, 20, 4990) == b"0123456789"
     assert read(adapter, info, 20, 5000) == b""
+    assert adapter.release("/checkpoints/c-1/big", other) == 0
+    assert list(catalogue.held.values()) == [1], "what is open is kept from gc"
     assert adapter.release("/checkpoints/c-1/big", info) == 0
     with pytest.raises(OSError):
         read(adapter, info, 1, 0)

@@ -15,6 +15,7 @@ import pytest
 from blake3 import blake3
 
 import gpu_train_fuse
+from gpu_train import retention
 from gpu_train_cas.pack import pack_path
 
 
@@ -279,6 +280,19 @@ def test_a_name_that_is_overwritten_in_place_shows_its_newest_content(lab, mount
     until(lambda: path.stat().st_size == 50_000)
     assert path.read_bytes() == b"the second" * 5000
     assert older.read_bytes() == b"first" * 1000
+
+
+def test_what_is_removed_while_it_is_read_is_read_to_the_end(lab, mount, until):
+    job, data = lab.job("gone", status="finished"), os.urandom(3_000_000)
+    row = lab.checkpoint(job, "checkpoint-1", lab.folder("gone", {"model.bin": data}))
+    path = mount("gone") / "checkpoints" / "checkpoint-1" / "model.bin"
+    with path.open("rb") as file:
+        retention.remove(lab.workspace, [row])
+        kept = lab.workspace.store.gc(trash_days=0).kept
+        assert len(kept) == 1 and "stays in the trash: a mount (pid " in kept[0]
+        until(lambda: not path.exists())
+        assert file.read(len(data) + 1) == data
+    until(lambda: lab.workspace.store.gc(trash_days=0).records == [row.record])
 
 
 def test_incomplete_checkpoints_are_not_shown(lab, mount):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpu_train
-from gpu_train import Workspace, import_checkpoints
+from gpu_train import Workspace, import_checkpoints, retention
 from gpu_train_cas.errors import NotFound, UsageError
 
 DATA = random.Random(3).randbytes(3_000_000)
@@ -25,6 +25,15 @@ def _stored(workspace: Workspace, tmp_path: Path) -> None:
     import_checkpoints(workspace, folder, "run")
     (tmp_path / "ckpt.pkl").write_bytes(DATA[:1000])
     import_checkpoints(workspace, tmp_path / "ckpt.pkl", "single")
+
+
+def test_what_is_removed_stays_readable_until_it_is_closed(workspace: Workspace) -> None:
+    with gpu_train.open("run@checkpoint-5/sub/w.bin") as file:
+        row, _ = workspace.checkpoints.resolve("run@checkpoint-5")
+        retention.remove(workspace, [row])
+        assert workspace.store.gc(trash_days=0).records == []
+        assert file.read() == DATA
+    assert workspace.store.gc(trash_days=0).records == [row.record]
 
 
 def test_a_file_object() -> None:

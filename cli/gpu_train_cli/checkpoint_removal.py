@@ -1,4 +1,4 @@
-"""`gpu-train checkpoints rm|undo|keep|unkeep`: taking single checkpoints away, back, and out of harm's way."""
+"""`gpu-train checkpoints rm|undo`: taking single checkpoints away and back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def remove(invocation: Invocation, refs: tuple[str, ...], dry_run: bool, yes: bo
             confirm(f"Move {count(len(found), 'checkpoint')}, {total}, to the trash?", yes=yes)
             found = removal.remove(workspace, found)
         trash_days = workspace.config.defaults.trash_days
-    _list(found, output, {"dry_run": dry_run, **freed_fields(forecast)})
+    show_changed(found, output, {"dry_run": dry_run, **freed_fields(forecast)})
     if output.for_people:
         would = "would be" if dry_run else "were" if len(found) > 1 else "was"
         note(f"{count(len(found), 'checkpoint')} {would} moved to the trash; {freed_words(forecast, trash_days)}")
@@ -74,7 +74,7 @@ def undo(invocation: Invocation, refs: tuple[str, ...], output: Output) -> None:
         jobs = [workspace.jobs.get(job_id) for job_id in dict.fromkeys(c.job_id for c in done.checkpoints)]
         governed = [job.id for job in jobs if job is not None and not retention_of(workspace, job).keeps_all]
     found = [*done.checkpoints, *done.whole]
-    _list(found, output, {"jobs": [job.id for job in done.jobs], "lost": [c.ref for c in done.lost]})
+    show_changed(found, output, {"jobs": [job.id for job in done.jobs], "lost": [c.ref for c in done.lost]})
     if output.for_people:
         for job in done.jobs:
             note(f"job {job.id} came back")
@@ -90,38 +90,8 @@ def undo(invocation: Invocation, refs: tuple[str, ...], output: Output) -> None:
         click.get_current_context().exit(FAILED)
 
 
-@click.command("keep", cls=Command, exits=[3, 4])
-@click.argument("refs", metavar="REF...", nargs=-1, required=True)
-@reading
-@pass_invocation
-def keep(invocation: Invocation, refs: tuple[str, ...], output: Output) -> None:
-    """Forbid that checkpoints are removed, by a policy or by a command, until `unkeep`."""
-    _mark(invocation, refs, output, kept=True)
-
-
-@click.command("unkeep", cls=Command, exits=[3, 4])
-@click.argument("refs", metavar="REF...", nargs=-1, required=True)
-@reading
-@pass_invocation
-def unkeep(invocation: Invocation, refs: tuple[str, ...], output: Output) -> None:
-    """Allow again that checkpoints are removed."""
-    _mark(invocation, refs, output, kept=False)
-
-
-def _mark(invocation: Invocation, refs: tuple[str, ...], output: Output, *, kept: bool) -> None:
-    from gpu_train.retention import removal  # noqa: PLC0415  loads the engine, which help must not
-
-    with invocation.workspace(write=True) as workspace:
-        found = removal.find(workspace, refs)
-        changed = removal.keep(workspace, found, kept=kept)
-    _list(changed, output, {})
-    if output.for_people:
-        before = len(found) - len(changed)
-        said = f"{count(len(changed), 'checkpoint')} {'kept' if kept else 'not kept any more'}"
-        note(said + (f"; {before} had that mark before" if before and kept else ""))
-
-
-def _list(found: Sequence[Checkpoint], output: Output, head: Mapping[str, object]) -> None:
+def show_changed(found: Sequence[Checkpoint], output: Output, head: Mapping[str, object]) -> None:
+    """List the checkpoints that a command has changed."""
     if output.for_people and not found:
         return
     columns = [

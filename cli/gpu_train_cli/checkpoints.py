@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _LIST = "gpu_train_cli.checkpoint_list"
 _FILES = "gpu_train_cli.checkpoint_files"
+_MARKS = "gpu_train_cli.checkpoint_marks"
 _REMOVAL = "gpu_train_cli.checkpoint_removal"
 
 checkpoints = Group(
@@ -33,8 +34,9 @@ checkpoints = Group(
         "restore": Lazy(f"{_FILES}:restore", "Write a checkpoint, or a part of one, to disk."),
         "import": Lazy("gpu_train_cli.checkpoint_import:import_checkpoints", "Bring existing checkpoints in."),
         "verify": Lazy("gpu_train_cli.verify:verify_checkpoint", "Re-read and re-hash a checkpoint."),
-        "keep": Lazy(f"{_REMOVAL}:keep", "Forbid that checkpoints are removed."),
-        "unkeep": Lazy(f"{_REMOVAL}:unkeep", "Allow it again."),
+        "tag": Lazy(f"{_MARKS}:tag", "Set tags of a checkpoint."),
+        "keep": Lazy(f"{_MARKS}:keep", "Forbid that checkpoints are removed."),
+        "unkeep": Lazy(f"{_MARKS}:unkeep", "Allow it again."),
         "rm": Lazy(f"{_REMOVAL}:remove", "Move checkpoints to the trash."),
         "prune": Lazy("gpu_train_cli.prune:prune", "Move what no retention policy preserves to the trash."),
         "thin": Lazy("gpu_train_cli.thin:thin", "Drop the optimizer's state of old checkpoints."),

@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING
 from gpu_train_cas.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gpu_train.marking import keep
     from gpu_train.retention.job_removal import JobsPlan, jobs_of_project, plan_for_jobs, remove_jobs
     from gpu_train.retention.plain import PlainFiles, plan_loaded, plan_reclaim, read_back
     from gpu_train.retention.plan import Fate, Plan, plan_for
     from gpu_train.retention.pruning import prune
     from gpu_train.retention.purging import Purged, purge
     from gpu_train.retention.reclaiming import finish_reclaim, reclaim
-    from gpu_train.retention.removal import find, keep, remove, undo
+    from gpu_train.retention.removal import find, remove, undo
     from gpu_train.retention.setting import Best, Retention
     from gpu_train.retention.thinning import Thinning, old_ones, plan_thinning, thin
     from gpu_train.retention.trash import Trash
@@ -69,13 +70,14 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "gpu_train.marking": ("keep",),
         "gpu_train.retention.job_removal": ("JobsPlan", "jobs_of_project", "plan_for_jobs", "remove_jobs"),
         "gpu_train.retention.plain": ("PlainFiles", "plan_loaded", "plan_reclaim", "read_back"),
         "gpu_train.retention.plan": ("Fate", "Plan", "plan_for"),
         "gpu_train.retention.pruning": ("prune",),
         "gpu_train.retention.purging": ("Purged", "purge"),
         "gpu_train.retention.reclaiming": ("finish_reclaim", "reclaim"),
-        "gpu_train.retention.removal": ("find", "keep", "remove", "undo"),
+        "gpu_train.retention.removal": ("find", "remove", "undo"),
         "gpu_train.retention.setting": ("Best", "Retention"),
         "gpu_train.retention.thinning": ("Thinning", "old_ones", "plan_thinning", "thin"),
         "gpu_train.retention.trash": ("Trash",),

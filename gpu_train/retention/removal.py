@@ -1,4 +1,4 @@
-"""Removing checkpoints by their refs, keeping them from it, and taking removals back."""
+"""Removing checkpoints by their refs, and taking removals back."""
 
 from __future__ import annotations
 
@@ -59,22 +59,6 @@ def remove(workspace: Workspace, checkpoints: Sequence[Checkpoint], by: str = CO
         return part
 
     return Trash(workspace).remove(checkpoints, by, choose).checkpoints
-
-
-def keep(workspace: Workspace, checkpoints: Iterable[Checkpoint], *, kept: bool = True) -> list[Checkpoint]:
-    """Forbid, or with `kept` False allow again, that checkpoints are removed; those for which that is new.
-
-    Raises:
-        NotFound: when one was removed meanwhile.
-    """
-    changed = []
-    with workspace.store.transaction("keep") as txn:
-        for old in checkpoints:
-            now = workspace.checkpoints.get_in(txn.txn, old.job_id, old.seq)
-            if now is None or now.kept != kept:
-                workspace.checkpoints.put_in(txn, (now or old)._replace(kept=kept))
-                changed.append((now or old)._replace(kept=kept))
-    return changed
 
 
 def undo(workspace: Workspace, refs: Sequence[str] = ()) -> Undone:

@@ -104,6 +104,20 @@ def test_keep_and_unkeep(trained) -> None:
     program("checkpoints", "rm", "demo@step:200", "-y")
 
 
+def test_tags(trained) -> None:
+    program = trained.program
+    done = program("checkpoints", "tag", "demo@step:200", "deployed=eu", "note=a=b, c")
+    assert done.stderr == "demo-abcdef@checkpoint-200: deployed=eu, note=a=b, c\n"
+    refused = program("checkpoints", "rm", "demo@step:200", "-y", code=Protected.exit_code).stderr
+    assert "cannot be removed: it is tagged as deployed" in refused
+    taken = program("checkpoints", "tag", "demo@step:200", "deployed=", "other=", "-o", "json").stdout
+    assert json.loads(taken)["checkpoints"][0]["tags"] == {"note": "a=b, c"}
+    assert program("checkpoints", "tag", "demo@step:200", "note=a=b, c", "-q").stdout == "", "as it was"
+    assert "'deployed' is no tag; write NAME=VALUE" in program("checkpoints", "tag", "demo", "deployed", code=2).stderr
+    assert "'=x' is no tag" in program("checkpoints", "tag", "demo", "=x", code=2).stderr
+    program("checkpoints", "rm", "demo@step:200", "-y")
+
+
 def test_what_gc_has_taken_is_told(trained) -> None:
     program = trained.program
     program("checkpoints", "rm", "demo@step:200", "-y")

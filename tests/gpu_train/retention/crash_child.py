@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kill_points import Announce, main
 
+from gpu_train import marking
 from gpu_train.retention import removal
 from gpu_train.retention.job_removal import plan_for_jobs, remove_jobs
 from gpu_train.retention.plain import plan_reclaim
@@ -24,7 +25,7 @@ def removals(home: Path, sources: Path, announce: Announce) -> None:
         announce("removed c-1 c-2")
         removal.undo(workspace, ["train@c-1"])
         announce("back c-1")
-        removal.keep(workspace, removal.find(workspace, ["train@c-1"]))
+        marking.keep(workspace, removal.find(workspace, ["train@c-1"]))
         announce("kept c-1")
         prune(workspace, plan_for(workspace, workspace.jobs.find("train"), Retention(Count(2))))
         announce("pruned c-3")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_train import marking
 from gpu_train.retention import removal
 from gpu_train.retention.job_removal import jobs_of_project, plan_for_jobs, remove_jobs
 from gpu_train.retention.purging import purge
@@ -57,7 +58,7 @@ def test_a_job_goes_with_all_it_has_and_comes_back(run: Run, workspace: Workspac
 def test_what_must_stay_keeps_its_job(make_run: Callable[..., Run], run: Run, workspace: Workspace) -> None:
     kept, deployed, parent = run.add("kept"), run.add("deployed"), run.add("parent")
     run.add("free")
-    removal.keep(workspace, [kept])
+    marking.keep(workspace, [kept])
     workspace.checkpoints.put(deployed._replace(tags={"deployed": "yes"}))
     make_run("child-aaaaaa", status="running", parent=parent.ref)
     plan = plan_for_jobs(workspace, [run.job])

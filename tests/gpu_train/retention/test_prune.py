@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_train import marking
 from gpu_train.config import configure
 from gpu_train.launch import _retention
 from gpu_train.retention import removal
@@ -61,7 +62,7 @@ def test_incomplete_ones_older_than_a_whole_one_go_when_that_is_said(run: Run, w
 
 def test_what_no_policy_may_drop(make_run: Callable[..., Run], run: Run, workspace: Workspace) -> None:
     rows = {name: run.add(name) for name in ("kept", "deployed", "parent", "free", "newest")}
-    removal.keep(workspace, [rows["kept"]])
+    marking.keep(workspace, [rows["kept"]])
     workspace.checkpoints.put(rows["deployed"]._replace(tags={"deployed": "yes"}))
     make_run("child-aaaaaa", status="queued", parent=rows["parent"].ref)
     run.add("half", state="incomplete")
@@ -102,7 +103,7 @@ def test_a_plan_is_looked_at_again_when_it_is_carried_out(run: Run, workspace: W
     plan = plan_for(workspace, run.job, Retention(best=(Best("loss"),)))
     assert [c.name for c in plan.going] == ["c", "b"]
     removal.remove(workspace, [first])
-    removal.keep(workspace, [third])
+    marking.keep(workspace, [third])
     assert prune(workspace, plan) == []
     assert run.names() == ["b", "c", "d"]
 

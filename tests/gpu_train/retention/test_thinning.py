@@ -12,6 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
+from gpu_train import marking
 from gpu_train.importer import import_checkpoints
 from gpu_train.launch import run as run_job
 from gpu_train.retention import removal
@@ -320,7 +321,7 @@ def test_a_removed_thin_one_comes_back_thin(workspace: Workspace, three: list[Ch
 
 def test_what_may_not_be_thinned(make_run: Callable[..., Run], workspace: Workspace, three: list[Checkpoint]) -> None:
     one, two, last = three
-    removal.keep(workspace, [one])
+    marking.keep(workspace, [one])
     make_run("child-aaaaaa", status="running", parent=two.ref)
     assert "it is kept" in why(workspace, workspace.checkpoints.resolve("train@c-1")[0])
     assert "started from it" in why(workspace, two)
@@ -329,9 +330,9 @@ def test_what_may_not_be_thinned(make_run: Callable[..., Run], workspace: Worksp
     workspace.jobs.update(JOB, status="finished")
     plan = plan_thinning(workspace, [last])
     assert plan[0].goes
-    removal.keep(workspace, [last])
+    marking.keep(workspace, [last])
     assert thin(workspace, plan) == [], "what is kept meanwhile stays as it is"
-    removal.keep(workspace, [last], kept=False)
+    marking.keep(workspace, [last], kept=False)
     workspace.checkpoints.put(last._replace(tags={"deployed": "yes"}))
     assert plan_thinning(workspace, workspace.checkpoints.list(JOB)[:1])[0].goes, "what serves needs no optimizer"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_train import marking
 from gpu_train.errors import Protected
 from gpu_train.importer import import_checkpoints
 from gpu_train.retention import removal
@@ -96,14 +97,14 @@ def test_the_same_content_comes_back_out_of_the_trash(run: Run, workspace: Works
 
 def test_some_must_stay(make_run: Callable[..., Run], run: Run, workspace: Workspace) -> None:
     kept, deployed, parent, loaded, free = steps(run, 1, 2, 3, 4, 5)
-    removal.keep(workspace, [kept])
+    marking.keep(workspace, [kept])
     workspace.checkpoints.put(deployed._replace(tags={"deployed": "v1"}))
     make_run("child-aaaaaa", status="running", parent=parent.ref, loads=(parent.ref, loaded.ref))
     for checkpoint, why in ((kept, "is kept"), (deployed, "deployed"), (parent, "child-aaaaaa"), (loaded, "running")):
         with pytest.raises(Protected, match=f"{checkpoint.ref} cannot be removed: .*{why}"):
             removal.remove(workspace, [free, checkpoint])
     assert len(run.names()) == 5, "all or none"
-    removal.keep(workspace, [kept], kept=False)
+    marking.keep(workspace, [kept], kept=False)
     workspace.checkpoints.put(deployed._replace(tags={"deployed": "no"}))
     workspace.jobs.update("child-aaaaaa", status="finished")
     everything = workspace.checkpoints.list(JOB)
@@ -148,7 +149,7 @@ def test_two_names_of_one_record(run: Run, workspace: Workspace) -> None:
 
 def test_a_rebuilt_registry_knows_what_was_removed(home: Path, run: Run, workspace: Workspace) -> None:
     one, two, three = steps(run, 1, 2, 3)
-    removal.keep(workspace, [three])
+    marking.keep(workspace, [three])
     removal.remove(workspace, [one, two])
     removal.undo(workspace, ["train@step:2"])
     workspace.close()

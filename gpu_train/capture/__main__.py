@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpu_train.capture.agent import Agent
+from gpu_train.capture.watch.lookout import Lookout
 from gpu_train.collector import at_ease
 from gpu_train.control import AGENT_LOCK, BUSY_EXIT
 from gpu_train.workspace import Workspace
@@ -32,7 +33,6 @@ def main() -> int:
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the job's end is what ends an agent
-    _be_polite()
     with Workspace.open(Path(arguments.home)) as workspace:
         job = workspace.jobs.get(arguments.job)
         if job is None:
@@ -44,7 +44,12 @@ def main() -> int:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return BUSY_EXIT
-            agent = Agent(workspace, job, arguments.lifeline)
+            home = workspace.home
+            lookout = Lookout(home.checkpoints(job.id), home.pins(job.id), control, job.id)
+            lookout.start()  # before this process gives way to the training: its sentry must not
+            _be_polite()
+            agent = Agent(workspace, job, arguments.lifeline, lookout)
+            agent.begin()
             with suppress(BrokenPipeError):  # a runner that is gone by now is noticed by its lifeline
                 os.write(1, b"ready\n")
             agent.run()

@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpu_train.capture.board import SETTLED, STORING, WRITING, Board, InHand
-from gpu_train.capture.candidate import Candidate, Commit, name_at
+from gpu_train.capture.candidate import Candidate
+from gpu_train.capture.commit import Commit, name_at
+from gpu_train.capture.decision import Decision
 from gpu_train.capture.finder import fingerprint_of
 from gpu_train.capture.foresight import Foresight
 from gpu_train.capture.frameworks import rulebook
 from gpu_train.capture.judge import EXPLICIT
 from gpu_train.capture.ledger import Ledger
 from gpu_train.capture.lifeline import Lifeline
+from gpu_train.capture.pins import note_place, places_of
 from gpu_train.capture.reports import Reports
 from gpu_train.capture.storing import Finished, Stored
-from gpu_train.capture.tracker import Decision, Tracker
+from gpu_train.capture.tracker import Tracker
+from gpu_train.capture.watch.lookout import Lookout
+from gpu_train.capture.watch.rescan import Rescan
+from gpu_train.capture.watch.sighting import Sighting
+from gpu_train.capture.watch.view import View
 from gpu_train.capture.worker import Outcome, Worker
 from gpu_train.control import END_FILE
 from gpu_train.process import boot_id, end_job, processes_of, start_time
@@ -36,6 +44,12 @@ from gpu_train_cas.errors import SourceChanged, StorageFull
 
 UNFLUSHED_NS = 60 * 10**9
 """How long a kernel may keep written bytes in memory only: half of that is Linux's default."""
+
+IDLE_S = 0.5
+"""At most so long is the agent's pause when nothing happens: metrics may have been reported."""
+
+DRAIN_S = 0.02
+"""At least so long apart are two looks at what the sentry tells; it comes in bursts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +72,23 @@ class End:
 class Agent:
     """Watches one job until it has ended and everything it left is in the store."""
 
-    def __init__(self, workspace: Workspace, job: Job, lifeline: int | None) -> None:
+    def __init__(self, workspace: Workspace, job: Job, lifeline: int | None, lookout: Lookout) -> None:
+        """`lookout` has been started, and is ended with the agent."""
         home, settings = workspace.home, workspace.config.capture
         self._workspace = workspace
         self._job = job
         self._settings = settings
         self._lifeline = None if lifeline is None else Lifeline(lifeline)
         self._pid, self._pid_start = job.pid, job.pid_start
+        root = home.checkpoints(job.id)
+        self._lookout = lookout
         self._tracker = Tracker(
-            home.checkpoints(job.id), home.pins(job.id), settle_s=settings.settle_s, processes=self._processes,
-            rules=rulebook(settings.rules),
+            root, home.pins(job.id), settle_s=settings.settle_s, processes=self._processes,
+            rules=rulebook(settings.rules), view=View(root, lookout.drop),
         )  # fmt: skip
+        self._rescan = Rescan(settings.scan_s, lambda: lookout.is_watching)
+        self._rescan.also_on(root)
+        self._turned = self._drained = 0.0
         self._ledger = Ledger(workspace, job.id)
         self._reports = Reports(workspace, job.id)
         self._upkeep = Upkeep(workspace, job, self._ledger.event)
@@ -77,33 +97,46 @@ class Agent:
         self._foresight = Foresight(workspace, job.id, self._ledger.event)
         self._board = Board(home.control(job.id))
 
+    def begin(self) -> None:
+        """Take over what an earlier agent left, and see to it that everything is watched."""
+        places = places_of(self._workspace.home, self._job.id)[1:]
+        for decision in self._tracker.recover(places, self._lookout.began_ns):
+            if decision.candidate.commit is not None:
+                self._recovered.add(decision.candidate.commit.id)
+            self._hand_over(decision)
+        self._lookout.wait_ready()
+        self._see(self._lookout.read())
+        self._tracker.look(self._lookout.sync)
+        self._account_for_earlier()
+
     def run(self) -> None:
         """Watch until the end, then capture what is left; returns when all is stored."""
-        with self._worker:
-            for decision in self._tracker.recover():
-                if decision.candidate.commit is not None:
-                    self._recovered.add(decision.candidate.commit.id)
-                self._hand_over(decision)
-            self._tracker.look()
-            self._account_for_earlier()
+        with self._lookout, self._worker:
             end = self._listen(0.0)
             while end is None:
                 self._turn()
-                end = self._listen(self._settings.scan_s)
+                end = self._pause()
             self._finish(end)
 
     def _turn(self, **ended: Any) -> None:
         """One round: what is there, what was said, what is decided, what came of it."""
-        self._tracker.look()
+        self._see(self._lookout.read())
+        self._look(bool(ended))
+        self._lookout.is_poked = False
         for commit in self._reports.commits():  # those of contents before what was seen now come first
+            self._see(self._lookout.sync())
             self._take(commit)
         for decision in self._tracker.decide(**ended):
             self._hand_over(decision)
+        self._tracker.release()
+        for lost in self._tracker.overwritten.lost():
+            self._ledger.written_over(lost.name, lost.size_bytes, lost.lifetime_s, "the next version came at once")
         for outcome in self._worker.outcomes():
             self._note(outcome)
         self._ledger.catch_up()
         self._reports.take()
         self._board.show(self._in_hand())
+        self._turned = time.monotonic()
 
     def _in_hand(self) -> list[InHand]:
         """What was seen and is not stored yet."""
@@ -121,12 +154,63 @@ class Agent:
             if not (is_there or one.fingerprint in prints or self._ledger.has(one.name, one.seen_ns, one.fingerprint)):
                 self._ledger.lost(one, self._board.before.time_ns)
 
+    def _see(self, sightings: Iterable[Sighting]) -> None:
+        """Take in what the sentry saw, and what became of the sentry."""
+        if self._lookout.has_died:
+            self._lookout.has_died = False
+            self._tracker.forget_sentry()
+        self._tracker.take(sightings)
+        for text in self._lookout.notices():
+            self._ledger.event("agent", text)
+        for place in self._lookout.places():
+            note_place(self._workspace.home, self._job.id, place)
+            self._rescan.also_on(place)
+        self._drained = time.monotonic()
+
+    def _look(self, ended: bool) -> None:
+        """Look at what has been told; and at the disk itself, when it is time or nothing more will be told."""
+        if not ended and self._rescan.left_s > 0:
+            self._tracker.glance()
+            return
+        began = time.monotonic()
+        was_news = self._tracker.look(self._lookout.sync)
+        self._rescan.done(time.monotonic() - began, was_news=was_news)
+
+    def _pause(self) -> End | None:
+        """Wait for what is to be done next; how the job ended when it did.
+
+        What the sentry tells is taken in as it comes, as it is cheap; a round comes at most every `scan_s`, unless
+        something is urgent, and without any news only when something may have become due.
+        """
+        scan_s = self._settings.scan_s
+        busy = self._tracker.watched or self._worker.is_busy or self._ledger.is_behind or self._rescan.is_polling
+        until = self._turned + (scan_s if busy else max(scan_s, min(IDLE_S, self._rescan.left_s)))
+        while True:
+            end = self._listen(max(0.0, min(until, self._drained + DRAIN_S) - time.monotonic()))
+            if end is not None or time.monotonic() >= until:
+                return end
+            if self._wait_for_news(until):
+                self._see(self._lookout.read())
+                until = min(until, self._turned + scan_s)
+                if self._tracker.is_urgent:
+                    return None
+
+    def _wait_for_news(self, until: float) -> bool:
+        """Wait for the sentry or the runner; whether the sentry has something to tell."""
+        poll = select.poll()
+        for source in (self._lookout.fileno(), self._lifeline and self._lifeline.fileno()):
+            if source is not None:
+                poll.register(source, select.POLLIN)
+        ready = poll.poll(max(0.0, until - time.monotonic()) * 1000)
+        return any(fd == self._lookout.fileno() for fd, _ in ready)
+
     def _take(self, commit: Commit) -> None:
         if commit.id and commit.id in self._recovered:
             return
         decision = self._tracker.take_commit(commit)
         if decision is not None:
-            self._hand_over(decision)
+            if not decision.waits:
+                self._hand_over(decision)
         elif self._ledger.has(name_at(commit.path, self._tracker.root), commit.time_ns):  # an earlier agent did
             self._reports.answer(commit)
         else:
@@ -164,7 +248,7 @@ class Agent:
         elif isinstance(result, SourceChanged):
             self._tracker.look_again(candidate)
             if outcome.finished.state == VERIFIED:
-                self._ledger.written_over(candidate, str(result))
+                self._ledger.written_over(candidate.name, candidate.size_bytes, candidate.lifetime_s, str(result))
                 self._reports.answer(candidate.commit, str(result))
         elif outcome.final:
             self._ledger.event(
@@ -223,7 +307,7 @@ class Agent:
             if end.is_lost:  # a runner may have died in the middle of starting the command
                 end_job(None, self._job.id, self._workspace.config.run.interrupt_grace_s)
             if not (busy or self._tracker.watched) and self._close(end):
-                self._tracker.clear()
+                self._tracker.clear(places_of(self._workspace.home, self._job.id)[1:])
                 return
             self._worker.wait(self._settings.scan_s)
 

@@ -6,37 +6,34 @@ import json
 import os
 import shutil
 import stat
-import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from math import inf
 from pathlib import Path
+from typing import Protocol
 
-from gpu_train.capture.finder import FILE, FOLDER, LOOSE, Found, Member, look_inside, member_at
+from gpu_train.capture.commit import Commit
+from gpu_train.capture.finder import FILE, FOLDER, LOOSE, Found, Member, member_at
 from gpu_train.capture.pin import free, like, link_file
 from gpu_train_cas.errors import SourceChanged
 from gpu_train_cas.filesystem import replacing
 
+Key = tuple[bool, str]
+"""What tells a checkpoint from all others that lie in the folder at the same time: whether it is loose, its path."""
+
 ABOUT = "about.json"
 FILES = "files"
-NAMELESS = "recovered-{}"
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What `gpu_train.commit` said, and when.
+class Holds(Protocol):
+    """Knows what is held of files beside the candidates' own pins."""
 
-    `pin` holds links that it made itself, when it could; `id` is for the answer.
-    """
+    def source(self, path: str) -> str:
+        """Where the bytes of the file at a path can be had."""
 
-    path: str
-    pin: str | None = None
-    step: int | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
-    id: str = ""
-    time_ns: int = 0
+    def is_coming(self, inode: tuple[int, int]) -> bool:
+        """Whether a copy of a file is being made, which will be given to its candidate."""
 
 
 class Candidate:
@@ -49,23 +46,30 @@ class Candidate:
         found: as it lay in the folder last.
         members: everything seen and still counted in, also what the trainer has deleted since.
         vanished: those of them that have been deleted while the checkpoint itself is still there.
-        pinned: those whose bytes are held by a link.
+        pinned: what holds their bytes in the pin, a link (the file itself) or a copy.
+        copied: those for which it is a copy, so that writing over the file does not reach it.
         missed: files that were deleted before they could be linked, with their sizes.
         earlier: what had been handed over under its name before it.
+        doubt: what else may have been missed, in words.
+        is_overwritten: whether its file has another content by now; only copies of it are left.
         first_seen_ns: wall clock. first_seen, changed, absent_since: monotonic seconds.
         written_at: its `changed` when a process was found to have it open for writing.
     """
 
-    def __init__(self, found: Found, pin: Path, now: float, now_ns: int) -> None:
+    def __init__(self, found: Found, pin: Path, now: float, now_ns: int, holds: Holds) -> None:
         self.found = found
         self.pin = pin
         self.members: dict[str, Member] = {}
         self.vanished: set[str] = set()
-        self.pinned: set[str] = set()
+        self.pinned: dict[str, Member] = {}
+        self.copied: set[str] = set()
         self.missed: dict[str, int] = {}
         self.earlier: Mapping[str, Member] = {}
         self._since: dict[str, float] = {}
         self._rewritten: dict[str, float] = {}
+        self.doubt = ""
+        self.is_overwritten = False
+        self._holds = holds
         self.first_seen_ns = now_ns
         self.first_seen = self.changed = self.last_seen = now
         self.absent_since: float | None = None
@@ -78,8 +82,8 @@ class Candidate:
         return self.found.name
 
     @property
-    def key(self) -> tuple[bool, str]:
-        """What tells it from all others that lie in the folder at the same time."""
+    def key(self) -> Key:
+        """What tells it from all others."""
         return key_of(self.found)
 
     @property
@@ -109,8 +113,13 @@ class Candidate:
 
     @property
     def is_held(self) -> bool:
-        """Whether links hold the bytes of all that it consists of."""
-        return self.pinned >= self.members.keys()
+        """Whether links and copies hold the bytes of all that it consists of."""
+        return self.pinned.keys() >= self.members.keys()
+
+    @property
+    def awaits_copies(self) -> bool:
+        """Whether copies of its files are being made."""
+        return any(self._holds.is_coming((m.dev, m.ino)) for m in self.files)
 
     @property
     def lifetime_s(self) -> float:
@@ -123,6 +132,11 @@ class Candidate:
         return {m for m in self.members.values() if m.is_file}
 
     @property
+    def modified_ns(self) -> int:
+        """When the newest of its files was written to last."""
+        return max((m.mtime_ns for m in self.files), default=0)
+
+    @property
     def size_bytes(self) -> int:
         """Of the files seen, pinned or missed."""
         return sum(m.size_bytes for m in self.files) + sum(self.missed.values())
@@ -130,13 +144,18 @@ class Candidate:
     def replaces(self, found: Found) -> bool:
         """Whether what lies under the name now is another file or folder, not this one changed.
 
+        A file of which there is a copy is another one as soon as it changes.
+
         Inode numbers come again: a folder made anew may have its predecessor's, so its files are asked too.
         """
         if self.found.is_loose:
             return False
         if self.found.inode != found.inode:
             return True
-        return self.found.shape == FOLDER and bool(self.files) and bool(found.members) and not self.shares_with(found)
+        if self.found.shape == FILE:
+            return any(self.members.get(rel) != (found.members or {}).get(rel) for rel in self.copied)
+        has_files = any(m.is_file for m in (found.members or {}).values())
+        return self.found.shape == FOLDER and bool(self.files) and has_files and not self.shares_with(found)
 
     def shares_with(self, found: Found) -> bool:
         """Whether one of its files lies there, changed or not; while it is pinned no other can have its number."""
@@ -145,34 +164,41 @@ class Candidate:
 
     def update(self, found: Found, now: float) -> None:
         """Take note of what is there now, and pin what is new."""
-        seen = found.members or {}
         if found.signs != self.found.signs:
             self.changed = now
+        rewritten = self.refresh(now)
+        seen = {rel: self._as_pinned(rel, member) for rel, member in (found.members or {}).items()}
         self.found = found
         self.last_seen = now
         self.absent_since = None
-        fresh = [rel for rel, member in seen.items() if self.members.get(rel) != member]
+        new = [
+            rel for rel, m in seen.items() if self.members.get(rel) != m and not (m.is_unseen and rel in self.missed)
+        ]
+        fresh = [*new, *(rewritten.keys() & seen.keys())]
         vanished = self.members.keys() - seen.keys()
         for rel in fresh:
-            self._note_content(rel, seen[rel], now)
+            self._note_content(rel, seen[rel], rewritten.get(rel, self.members.get(rel)), now)
         if fresh and (self.vanished or vanished):
             # Written to after something was deleted: what was deleted belonged to an earlier content.
             for rel in vanished | self.vanished:
                 self._drop(rel)
             vanished = set()
+        if fresh:
+            self.missed = {rel: size for rel, size in self.missed.items() if rel in seen}
         if fresh or not vanished <= self.vanished:
             self.changed = now
-        for rel in vanished - self.pinned:
-            self.missed[rel] = self.members.pop(rel).size_bytes
-        self.vanished = set(vanished) & self.pinned
+        for rel in vanished - self.pinned.keys():
+            if not self._holds.is_coming((self.members[rel].dev, self.members[rel].ino)):
+                self.miss(rel)
+        self.vanished = set(vanished) & self.members.keys()
         if fresh and not self.pin.exists():
             self._describe()
-        for rel in fresh:
+        for rel in new:
             self._pin(rel, seen[rel])
 
-    def _note_content(self, rel: str, member: Member, now: float) -> None:
+    def _note_content(self, rel: str, member: Member, before: Member | None, now: float) -> None:
         """Note since when a file has its present content, and whether it had another one before."""
-        earlier, before = self.earlier.get(rel), self.members.get(rel)
+        earlier = self.earlier.get(rel)
         self._since[rel] = -inf if earlier == member else now
         if before is None:
             again = earlier is not None and earlier != member
@@ -181,13 +207,68 @@ class Candidate:
         if again and member.is_file:
             self._rewritten[rel] = now
 
+    def refresh(self, now: float) -> dict[str, Member]:
+        """Take note of what has become of linked files, whether they still have their names or not.
+
+        Those that have changed are returned, as they were before.
+        """
+        changed = {}
+        for rel in self.members.keys() & self.pinned.keys() - self.copied:
+            if self.members[rel].is_file:
+                with suppress(OSError):
+                    member = Member.of(os.stat(self.pin / FILES / rel, follow_symlinks=False))
+                    if member != self.members[rel]:
+                        changed[rel] = self.members[rel]
+                        self.members[rel] = self.pinned[rel] = member
+                        self.changed = now
+        return changed
+
+    def _as_pinned(self, rel: str, seen: Member) -> Member:
+        """What was seen of a member; of one that is linked the link tells more, also when its name is gone by now."""
+        own = self.members.get(rel)
+        linked = own is not None and rel in self.pinned and rel not in self.copied
+        return own if linked and own is not None and (own.dev, own.ino) == (seen.dev, seen.ino) else seen
+
     def adopt(self, files: Path, pin: Path) -> None:
         """Make links that are there already this candidate's pin; `files` holds them, `pin` is all of it."""
         self._describe()
         (self.pin / FILES).rmdir()
         os.rename(files, self.pin / FILES)
         shutil.rmtree(pin, ignore_errors=True)
-        self.pinned = set(self.members)
+        self.pinned = dict(self.members)
+
+    def give(self, rel: str, copy: Path) -> bool:
+        """Hold a member by a copy of its present content, which gets a second name in the pin; whether that worked."""
+        target = self.pin / FILES / rel
+        try:
+            if not self.pin.exists():
+                self._write_about()
+            target.unlink(missing_ok=True)
+            if not link_file(copy, target):
+                return False
+            self.pinned[rel] = Member.of(target.stat(follow_symlinks=False))
+        except OSError:
+            return False
+        self.copied.add(rel)
+        return True
+
+    def inherit(self, earlier: Candidate) -> None:
+        """Take over the copies that another candidate has of files that are the same here, and free the rest of it."""
+        for rel in earlier.copied & self.members.keys():
+            if earlier.members[rel] == self.members[rel]:
+                self.give(rel, earlier.pin / FILES / rel)
+        earlier.discard()
+
+    def miss(self, rel: str) -> None:
+        """Count a member out whose bytes are gone."""
+        self.missed[rel] = self.members.pop(rel).size_bytes
+        self.vanished.discard(rel)
+
+    def rel_of(self, path: str) -> str | None:
+        """The path below the checkpoint of a member that lies at `path`; None when none does."""
+        before = f"{self.found.base}/"
+        rel = path.removeprefix(before)
+        return rel if path.startswith(before) and rel in self.members else None
 
     def rename(self, found: Found) -> None:
         """The trainer has renamed it."""
@@ -200,12 +281,13 @@ class Candidate:
         for rel in list(self.vanished):
             self._drop(rel)
         self.vanished.clear()
+        self.missed.clear()
 
     def path_of(self, rel: str) -> str:
         """Where a member's bytes can be read."""
         if rel in self.pinned:
             return str(self.pin / FILES / rel)
-        return f"{self.found.base}/{rel}"
+        return self._holds.source(f"{self.found.base}/{rel}")
 
     def base(self) -> Path:
         """The folder to read all members from: the pin, or the trainer's own where links do not work."""
@@ -218,7 +300,8 @@ class Candidate:
     @property
     def is_as_seen(self) -> bool:
         """Whether none of its files has changed since they were looked at."""
-        return all(member_at(self.path_of(rel)) == member for rel, member in self.members.items() if member.is_file)
+        files = {rel: self.pinned.get(rel, member) for rel, member in self.members.items() if member.is_file}
+        return all(member_at(self.path_of(rel)) == member for rel, member in files.items())
 
     def check(self, base: Path) -> None:
         """Make sure that what lies below `base` still is what was judged.
@@ -226,7 +309,8 @@ class Candidate:
         Raises:
             SourceChanged: naming the first file that is not.
         """
-        for rel, member in self.members.items():
+        expected = self.members if base == Path(self.found.base) else self.pinned
+        for rel, member in expected.items():
             try:
                 now = Member.of(os.stat(base / rel, follow_symlinks=False))
             except OSError:
@@ -240,7 +324,8 @@ class Candidate:
 
     def _drop(self, rel: str) -> None:
         member = self.members.pop(rel, None)
-        self.pinned.discard(rel)
+        self.pinned.pop(rel, None)
+        self.copied.discard(rel)
         if member is not None and not member.is_folder:
             (self.pin / FILES / rel).unlink(missing_ok=True)
 
@@ -261,7 +346,8 @@ class Candidate:
         (self.pin / FILES).mkdir(exist_ok=True)
 
     def _pin(self, rel: str, member: Member) -> None:
-        source, target = f"{self.found.base}/{rel}", self.pin / FILES / rel
+        lies_at, target = f"{self.found.base}/{rel}", self.pin / FILES / rel
+        source = self._holds.source(lies_at)
         self._drop(rel)
         try:
             if member.is_folder:
@@ -278,13 +364,13 @@ class Candidate:
                     member = Member.of(os.stat(target, follow_symlinks=False))
         except OSError:
             held = False
-        if not held and not os.path.lexists(source):
+        if not held and not os.path.lexists(source) and not os.path.lexists(lies_at):
             self.missed[rel] = member.size_bytes
             return
         self.members[rel] = member
         self.missed.pop(rel, None)
         if held:
-            self.pinned.add(rel)
+            self.pinned[rel] = member
 
     def _dress(self) -> None:
         """Give the pin's folders the modes and times of the checkpoint's, innermost first."""
@@ -296,43 +382,6 @@ class Candidate:
                 continue
 
 
-def key_of(found: Found) -> tuple[bool, str]:
-    """What tells a checkpoint from all others that lie in the folder at the same time."""
+def key_of(found: Found) -> Key:
+    """What tells a checkpoint from all others."""
     return found.is_loose, f"{found.path}/" if found.shape == LOOSE else found.path
-
-
-def name_at(path: str, root: Path) -> str:
-    """What a checkpoint at a path is called: its path below the checkpoint folder, outside of it its own name."""
-    name = os.path.relpath(path, root)
-    return os.path.basename(path) if name.startswith("..") else name
-
-
-def recover(pin: Path, root: Path, now: float) -> Candidate | None:
-    """The candidate that an earlier agent left in a pin; None when there is nothing in it.
-
-    `root` is the checkpoint folder, which may have been moved since. After a crash of the machine the links may be
-    there without a word on what they are; then the candidate is named after its pin.
-    """
-    members, _ = look_inside(str(pin / FILES))
-    try:
-        about = json.loads((pin / ABOUT).read_bytes())
-        name, shape = str(about["name"]), str(about["shape"])
-        commit = Commit(**about["commit"]) if about["commit"] else None
-        path = commit.path if commit else str(root / name if shape != LOOSE else (root / name).parent)
-        found = Found(name, path, shape, {}, tuple(about["inode"]))
-        candidate = Candidate(found, pin, now, int(about["first_seen_ns"]))
-        candidate.commit = commit
-    except (OSError, ValueError, KeyError, TypeError):
-        name = NAMELESS.format(pin.name)
-        found = Found(name, str(root / name), FOLDER, {}, (0, 0))
-        candidate = Candidate(found, pin, now, time.time_ns())
-        members = {rel: m for rel, m in members.items() if _is_last_link(pin / FILES / rel)}
-        candidate.missed["a note of what it is"] = 0  # nor is there one of what belongs to it
-    candidate.members = members
-    candidate.pinned = set(members)
-    return candidate if candidate.files else None
-
-
-def _is_last_link(path: Path) -> bool:
-    """Whether a pin is all that holds a file: the others are found where they are."""
-    return os.lstat(path).st_nlink == 1

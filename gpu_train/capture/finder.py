@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
+from gpu_train.capture.disk import Disk, Entry, NowOnDisk
 from gpu_train.capture.frameworks import KNOWN
 from gpu_train.capture.rules import Rulebook
 from gpu_train.capture.shape import (
@@ -32,6 +33,7 @@ MAX_CONTAINERS = 4
 """How many folders deep checkpoints are looked for: `lightning_logs/version_0/checkpoints/x.ckpt` is three."""
 
 MAX_DEPTH = 32
+_NOW = NowOnDisk()
 _LEFT_BY_NFS = ".nfs"
 _LOCKS = (".lock", ".__lock")
 """Such files are no part of a checkpoint and say nothing about it."""
@@ -68,6 +70,11 @@ class Member(NamedTuple):
         """Whether it is a folder."""
         return self.kind == stat.S_IFDIR
 
+    @property
+    def is_unseen(self) -> bool:
+        """Whether only its name was seen: it was gone before anybody could look at it."""
+        return self.ino == 0
+
 
 class Beside(NamedTuple):
     """What lies next to a checkpoint, as it was before the checkpoint itself was looked at.
@@ -83,9 +90,9 @@ class Beside(NamedTuple):
     texts: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
-    def of(cls, folder: str, names: Collection[str], rules: Rulebook) -> Self:
+    def of(cls, folder: str, names: Collection[str], rules: Rulebook, disk: Disk = _NOW) -> Self:
         """What lies in a folder in which those names were seen."""
-        read = ((name, text_in(f"{folder}/{name}")) for name in sorted(rules.text_files & set(names)))
+        read = ((name, text_in(disk.source(f"{folder}/{name}"))) for name in sorted(rules.text_files & set(names)))
         return cls(frozenset(rules.signs_beside(names)), {name: text for name, text in read if text is not None})
 
 
@@ -99,7 +106,7 @@ class Found:
         shape: "folder", "file", "loose" or "group".
         members: path below `base` -> what is there; for a file one member under its own name.
         inode: device and inode of `path`, by which a renamed one is known again.
-        mtime_ns: a folder's own modification time, as it was before its members were looked at.
+        stamp: a folder's stamp (`Disk.stamp`), as it was before its members were looked at.
         busy: what says that it is being written: a file inside, a name beside it, its own; empty when nothing does.
         beside: what lies next to it.
         is_temporary: whether its name is one that it has until it is whole.
@@ -110,7 +117,7 @@ class Found:
     shape: str
     members: dict[str, Member] | None
     inode: tuple[int, int]
-    mtime_ns: int = 0
+    stamp: int = 0
     busy: str = ""
     beside: Beside = field(default_factory=Beside)
     is_temporary: bool = False
@@ -134,18 +141,17 @@ class Found:
 class Listing:
     """The names in one folder, by what they are; temporary and hidden ones are only in `names`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, disk: Disk = _NOW) -> None:
         self.names: set[str] = set()
         self.files: set[str] = set()
         self.folders: set[str] = set()
         try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    self._take(entry)
+            for entry in disk.entries(path):
+                self._take(entry)
         except OSError:
             return  # it is being deleted, or is not ours to read
 
-    def _take(self, entry: os.DirEntry[str]) -> None:
+    def _take(self, entry: Entry) -> None:
         self.names.add(entry.name)
         if entry.is_symlink():
             return  # last, latest, best: aliases of what is found under its own name
@@ -156,15 +162,17 @@ class Listing:
 
 
 Known = Mapping[str, tuple[int, int, int]]
-"""Paths of folders, and device, inode and modification time that they had when they were looked at."""
+"""Paths of folders, and device, inode and stamp that they had when they were looked at."""
 
 
-def find(root: Path | str, known: Known | None = None, rules: Rulebook = KNOWN) -> Iterator[Found]:
+def find(
+    root: Path | str, known: Known | None = None, rules: Rulebook = KNOWN, disk: Disk = _NOW
+) -> Iterator[Found]:  # fmt: skip
     """The checkpoints below a folder, in no order; each is looked at only when it is asked for.
 
     Folders that are still as `known` says are given with `members` None: nothing was read.
     """
-    yield from _Look(known or {}, rules).container(str(root), "", 0)
+    yield from _Look(known or {}, rules, disk).container(str(root), "", 0)
 
 
 def find_one(path: Path | str, rules: Rulebook = KNOWN) -> Found | None:
@@ -186,20 +194,21 @@ def find_one(path: Path | str, rules: Rulebook = KNOWN) -> Found | None:
 
 def find_loose(path: Path | str, rules: Rulebook = KNOWN) -> Iterator[Found]:
     """What at a path is one checkpoint among others without a folder or file of its own: loose files, or a group."""
-    yield from _Look({}, rules).without_own_name(str(path))
+    yield from _Look({}, rules, _NOW).without_own_name(str(path))
 
 
 class _Look:
     """One look at a tree of folders."""
 
-    def __init__(self, known: Known, rules: Rulebook) -> None:
+    def __init__(self, known: Known, rules: Rulebook, disk: Disk) -> None:
         self._known = known
         self._rules = rules
+        self._disk = disk
 
     def container(self, path: str, prefix: str, depth: int) -> Iterator[Found]:
         """All checkpoints in a folder that is none itself."""
-        listing = Listing(path)
-        beside = Beside.of(path, listing.names, self._rules)
+        listing = Listing(path, self._disk)
+        beside = Beside.of(path, listing.names, self._rules, self._disk)
         loose = self._loose(path, prefix, listing, beside)
         within = loose.members or {} if loose else {}
         for name in sorted(listing.folders - within.keys()):
@@ -209,7 +218,7 @@ class _Look:
             yield self._group(path, prefix, name, files, beside)
         grouped = {file for files in groups.values() for file in files}
         for name in sorted(single_files(listing.files - within.keys() - grouped)):
-            member = member_at(f"{path}/{name}")
+            member = member_at(f"{path}/{name}", self._disk)
             if member is not None:
                 busy = self._rules.writing_beside(name, beside.signs)
                 inode = (member.dev, member.ino)
@@ -219,11 +228,11 @@ class _Look:
 
     def without_own_name(self, path: str) -> Iterator[Found]:
         """See `find_loose`."""
-        loose = self._loose(path, "", Listing(path), Beside())
+        loose = self._loose(path, "", Listing(path, self._disk), Beside())
         if loose:
             yield loose
         folder, name = folder_of(path), os.path.basename(path)
-        files = self._groups(Listing(folder).files).get(name)
+        files = self._groups(Listing(folder, self._disk).files).get(name)
         if files:
             yield self._group(folder, "", name, files, Beside())
 
@@ -232,12 +241,13 @@ class _Look:
 
     def _group(self, folder: str, prefix: str, name: str, files: Collection[str], beside: Beside) -> Found:
         busy = self._rules.writing_beside(name, beside.signs)
-        return Found(prefix + name, f"{folder}/{name}", GROUP, _members(folder, files), (0, 0), 0, busy, beside)
+        members = _members(folder, files, self._disk)
+        return Found(prefix + name, f"{folder}/{name}", GROUP, members, (0, 0), 0, busy, beside)
 
     def _loose(self, path: str, prefix: str, listing: Listing, beside: Beside) -> Found | None:
         """The files and folders of one model that lie among others, if there are any."""
         parts = self._rules.parts(listing.folders, listing.files)
-        members = _members(path, loose_group(listing.files, parts))
+        members = _members(path, loose_group(listing.files, parts), self._disk)
         busy = _first(listing.names, self._rules)
         for name in sorted(parts):
             busy = self._walk(f"{path}/{name}", f"{name}/", members) or busy
@@ -245,11 +255,11 @@ class _Look:
             return None
         if parts and not any(is_weights(rel) for rel in members):
             return None
-        members |= _members(path, parts)
+        members |= _members(path, parts, self._disk)
         return Found(prefix + FINAL, path, LOOSE, dict(sorted(members.items())), (0, 0), 0, busy, beside)
 
     def _walk(self, path: str, prefix: str, members: dict[str, Member]) -> str:
-        inside, busy = look_inside(path, self._rules)
+        inside, busy = look_inside(path, self._rules, self._disk)
         members.update({prefix + rel: member for rel, member in inside.items()})
         return busy
 
@@ -260,52 +270,49 @@ class _Look:
         if final is None and is_never(name):
             return
         try:
-            own = os.stat(path, follow_symlinks=False)
+            own = self._disk.stat(path)
         except OSError:
             return
-        inode = (own.st_dev, own.st_ino)
-        if self._known.get(path) == (*inode, own.st_mtime_ns):
-            yield Found(prefix + name, path, FOLDER, None, inode, own.st_mtime_ns, beside=beside)
+        inode, stamp = (own.st_dev, own.st_ino), self._disk.stamp(path, own)
+        if self._known.get(path) == (*inode, stamp):
+            yield Found(prefix + name, path, FOLDER, None, inode, stamp, beside=beside)
             return
         busy = name if final is not None else self._rules.writing_beside(name, beside.signs)
-        listing = Listing(path)
+        listing = Listing(path, self._disk)
         if is_checkpoint_folder(final or name, listing.files, listing.folders, self._rules):
-            members, inside = look_inside(path, self._rules)
-            yield Found(
-                prefix + name, path, FOLDER, members, inode, own.st_mtime_ns, busy or inside, beside, final is not None
-            )
+            members, inside = look_inside(path, self._rules, self._disk)
+            yield Found(prefix + name, path, FOLDER, members, inode, stamp, busy or inside, beside, final is not None)
         elif final is None and depth < MAX_CONTAINERS:
             yield from self.container(path, f"{prefix}{name}/", depth + 1)
 
 
-def look_inside(path: str, rules: Rulebook = KNOWN) -> tuple[dict[str, Member], str]:
+def look_inside(path: str, rules: Rulebook = KNOWN, disk: Disk = _NOW) -> tuple[dict[str, Member], str]:
     """Everything below a folder by relative path, parents first, and a file that says that it is being written."""
     members: dict[str, Member] = {}
-    busy = _walk(path, "", members, 0, rules)
+    busy = _walk(path, "", members, 0, rules, disk)
     return members, busy
 
 
-def _walk(path: str, prefix: str, members: dict[str, Member], depth: int, rules: Rulebook) -> str:
+def _walk(path: str, prefix: str, members: dict[str, Member], depth: int, rules: Rulebook, disk: Disk) -> str:
     busy = ""
     folders = []
     try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if rules.writing_inside.fullmatch(entry.name):
-                    busy = prefix + entry.name
-                    continue
-                if entry.name.startswith(_LEFT_BY_NFS) or entry.name.endswith(_LOCKS):
-                    continue
-                member = member_at(entry.path)
-                if member is None or not (member.is_file or member.is_folder or stat.S_ISLNK(member.mode)):
-                    continue
-                members[prefix + entry.name] = member
-                if member.is_folder and depth < MAX_DEPTH:
-                    folders.append(entry.name)
+        for entry in disk.entries(path):
+            if rules.writing_inside.fullmatch(entry.name):
+                busy = prefix + entry.name
+                continue
+            if entry.name.startswith(_LEFT_BY_NFS) or entry.name.endswith(_LOCKS):
+                continue
+            member = member_at(entry.path, disk)
+            if member is None or not (member.is_file or member.is_folder or stat.S_ISLNK(member.mode)):
+                continue
+            members[prefix + entry.name] = member
+            if member.is_folder and depth < MAX_DEPTH:
+                folders.append(entry.name)
     except OSError:
         return busy
     for name in folders:
-        busy = _walk(f"{path}/{name}", f"{prefix}{name}/", members, depth + 1, rules) or busy
+        busy = _walk(f"{path}/{name}", f"{prefix}{name}/", members, depth + 1, rules, disk) or busy
     return busy
 
 
@@ -314,14 +321,14 @@ def _first(names: Collection[str], rules: Rulebook) -> str:
     return next((name for name in sorted(names) if rules.writing_inside.fullmatch(name)), "")
 
 
-def _members(folder: str, names: Collection[str]) -> dict[str, Member]:
-    return {name: m for name in sorted(names) if (m := member_at(f"{folder}/{name}")) is not None}
+def _members(folder: str, names: Collection[str], disk: Disk) -> dict[str, Member]:
+    return {name: m for name in sorted(names) if (m := member_at(f"{folder}/{name}", disk)) is not None}
 
 
-def member_at(path: str) -> Member | None:
+def member_at(path: str, disk: Disk = _NOW) -> Member | None:
     """What lies at a path; None when nothing does."""
     try:
-        return Member.of(os.stat(path, follow_symlinks=False))
+        return Member.of(disk.stat(path))
     except OSError:
         return None
 

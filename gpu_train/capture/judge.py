@@ -155,6 +155,10 @@ class Judge:
             self._cases.pop(name, None)
         return verdict
 
+    def is_cut_short(self, member: Member) -> bool:
+        """Whether a file was found not to be whole by its own account."""
+        return self._proofs.get(member) is False
+
     def _case(
         self, name: str, shape: str, members: Mapping[str, Member], path_of: Callable[[str], str], moment: Moment
     ) -> _Case:

@@ -86,10 +86,10 @@ class Ledger:
             f"was deleted {candidate.lifetime_s:.2f} s after it appeared, before its bytes could be kept",
         )  # fmt: skip
 
-    def written_over(self, candidate: Candidate, reason: str) -> None:
-        """A finished checkpoint was written over in place before it was stored."""
-        text = f"was written over before it could be stored ({reason})"
-        self._gone(candidate.name, candidate.size_bytes, candidate.lifetime_s, text)
+    def written_over(self, name: str, size_bytes: int, lifetime_s: float, reason: str) -> None:
+        """A finished checkpoint was written over in place before its bytes could be kept."""
+        text = f"was written over {lifetime_s:.2f} s after it was finished, before it could be kept ({reason})"
+        self._gone(name, size_bytes, lifetime_s, text)
 
     def lost(self, seen: InHand, last_ns: int) -> None:
         """What an earlier agent had seen, until `last_ns`, was deleted or written over before this one began."""

@@ -16,6 +16,10 @@ class Lifeline:
         self._buffer = b""
         self.is_cut = False
 
+    def fileno(self) -> int:
+        """Readable when there are words, or at the pipe's end."""
+        return self._fd
+
     def listen(self, timeout_s: float) -> list[dict[str, Any]]:
         """The words that came within the time; at the first ones it returns. Sets `is_cut` at the pipe's end."""
         if not select.select([self._fd], [], [], timeout_s)[0]:

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from gpu_train.process import PROC
 
 WORLD_SIZES = (b"WORLD_SIZE", b"OMPI_COMM_WORLD_SIZE", b"PMI_SIZE")
 """Variables of torchrun and what is like it, of Open MPI, and of MPICH and Intel MPI."""
+
+
+class Processes:
+    """The processes of a job at a moment; they are listed once, if at all."""
+
+    def __init__(self, listed: Callable[[], set[int]]) -> None:
+        self._list = listed
+        self._pids: set[int] | None = None
+
+    def write(self, inodes: Iterable[tuple[int, int]]) -> bool:
+        """Whether one of them has one of the files (device, inode) open for writing."""
+        return any_open_for_writing(self._listed(), set(inodes))
+
+    def world_size(self) -> int:
+        """How many ranks they say there are; 0 when none says it."""
+        return world_size_of(self._listed())
+
+    def _listed(self) -> set[int]:
+        if self._pids is None:
+            self._pids = self._list()
+        return self._pids
 
 
 def any_open_for_writing(pids: Collection[int], inodes: Collection[tuple[int, int]]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_train.active import append_line
 from gpu_train.capture.answer import ANSWERS, COMMITS
-from gpu_train.capture.candidate import Commit
+from gpu_train.capture.commit import Commit
 from gpu_train.capture.tail import Tail
 from gpu_train.tables.event import Event
 from gpu_train.tables.metric import Metric

@@ -5,6 +5,5 @@ The *sentry* (`sentry`, a process of its own: `python -m gpu_train.capture.watch
 place (`snapshot`, `keeper`). What it sees and does it tells as *sightings* (`sighting`, `outbox`), one after another.
 
 The agent starts it and reads them (`lookout`), and keeps in mind what is where (`view`), so that a checkpoint can be
-looked at as it was at any moment between two events, also when it is gone by now. Who uses it so far is in
-docs/decisions/0009-watching.md.
+looked at as it was at any moment between two events, also when it is gone by now.
 """

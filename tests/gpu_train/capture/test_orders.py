@@ -14,8 +14,9 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from gpu_train.capture.decision import Decision
 from gpu_train.capture.frameworks import BUILT_IN
-from gpu_train.capture.tracker import Decision, Tracker
+from gpu_train.capture.tracker import Tracker
 
 KIT = Path(__file__).parents[2] / "kit"
 ORDERS: list[dict[str, Any]] = tomllib.loads((KIT / "orders.toml").read_text())["order"]

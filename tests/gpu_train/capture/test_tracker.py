@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_train.capture.candidate import Commit
+from gpu_train.capture.commit import Commit
+from gpu_train.capture.decision import Decision
 from gpu_train.capture.finder import look_inside
 from gpu_train.capture.pin import link_tree
-from gpu_train.capture.tracker import Decision, Tracker
+from gpu_train.capture.tracker import Tracker
 from gpu_train_cas.errors import SourceChanged
 
 

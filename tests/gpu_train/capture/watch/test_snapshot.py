@@ -96,7 +96,7 @@ def test_a_time_that_is_set_later_changes_no_content(tmp_path: Path, new_post: o
 
 def test_whether_a_file_goes_on_from_an_earlier_copy(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    start = os.urandom(200_000)
+    start = bytes(200_000)
     old.write_bytes(start)
     for content, expected in ((start + b"more", True), (start, True), (start[:-1], False), (b"x" + start[1:], False)):
         new.write_bytes(content)

@@ -30,7 +30,7 @@ class Done:
 
 @dataclass
 class Program:
-    """Runs `gpu-train` with one home and a plain environment."""
+    """Runs `gpu-train` with one home and a plain environment, in which `python` is this one (an activated venv)."""
 
     home: Path
     cwd: Path
@@ -39,7 +39,8 @@ class Program:
 
     def environment(self, **extra: str) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPU_TRAIN", "BT_"))}
-        return {**kept, "GPU_TRAIN_HOME": str(self.home), "NO_COLOR": "1", **extra}
+        path = os.pathsep.join([str(self.script.parent), os.environ["PATH"]])
+        return {**kept, "PATH": path, "GPU_TRAIN_HOME": str(self.home), "NO_COLOR": "1", **extra}
 
     def __call__(self, *arguments: str | Path, code: int = 0) -> Done:
         """Run inside this process and insist on the exit code."""

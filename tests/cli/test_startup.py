@@ -110,8 +110,11 @@ def test_a_run_and_its_agent(program, loaded: Loaded) -> None:
     (program.cwd / "train.sh").write_text("echo trained\n")
     processes = loaded(program, "run", "--name", "light", "--", "sh", "train.sh")
     [runner] = [modules for line, modules in processes.items() if "gpu_train.capture" not in line]
-    [agent] = [modules for line, modules in processes.items() if "gpu_train.capture" in line]
+    [agent] = [modules for line, modules in processes.items() if "gpu_train.capture " in line]
+    [sentry] = [modules for line, modules in processes.items() if "gpu_train.capture.watch " in line]
     assert "gpu_train.provider.local" in runner
     assert sorted(runner & (NEVER | {"gpu_train_cas.check", "gpu_train_cas.gc", "gpu_train_fuse", "tarfile"})) == []
     assert "gpu_train.capture.agent" in agent
     assert sorted(agent & (NEVER | {"click", "gpu_train_cas.check", "gpu_train_cas.gc", "gpu_train_cas.restore"})) == []
+    assert "gpu_train.capture.watch.sentry" in sentry
+    assert sorted(sentry & (NEVER | STORE | {"click", "gpu_train_cas.ingest", "gpu_train.capture.agent"})) == []

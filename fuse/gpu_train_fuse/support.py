@@ -13,6 +13,7 @@ DEVICE = Path("/dev/fuse")
 LIBRARIES = ("libfuse3.so.3", "libfuse3.so.4", "libfuse.so.2")
 """In the order of preference; libfuse 3 reads in requests of 1 MiB, libfuse 2 in 128 KiB."""
 
+IN_CONTAINERS = f"`--device {DEVICE} --cap-add SYS_ADMIN`"
 INSTEAD = "or use `gpu-train checkpoints restore JOB@latest --dest DIR`, which needs no mount"
 
 
@@ -43,14 +44,16 @@ def check(device: Path = DEVICE) -> None:
     if not device.exists():
         raise MountUnavailable(
             f"{device} is missing, so nothing can be mounted; load it (`modprobe fuse`), start the container "
-            f"with `--device {device} --cap-add SYS_ADMIN`, {INSTEAD}"
+            f"with {IN_CONTAINERS}, {INSTEAD}"
         )
     # As root the device may still be refused by the container's device list: only opening it tells.
     try:
         os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
     except OSError as e:
+        is_root = os.geteuid() == 0
+        step = f"start the container with {IN_CONTAINERS}" if is_root else f"have root run `chmod 666 {device}`"
         raise MountUnavailable(
-            f"{device} cannot be opened ({e.strerror}), so nothing can be mounted; ask for access to it, {INSTEAD}"
+            f"{device} cannot be opened ({e.strerror}), so nothing can be mounted; {step}, {INSTEAD}"
         ) from e
     find_library()
     if os.geteuid() != 0 and find_unmounter() is None:

@@ -73,7 +73,7 @@ class Stats:
 
 
 def stats_of(registry: Registry, index: Index, reader: Reader, roots: Iterable[Entry]) -> Stats:
-    """Count what the given roots of records take.
+    """Count what the given roots of records take, or single files.
 
     Raises:
         Damaged, NotFound: when a tree or manifest cannot be read.
@@ -96,7 +96,8 @@ class _Count:
     def root(self, txn: Txn, root: Entry) -> None:
         self.stats.records += 1
         self.stats.original_bytes += root.size_bytes
-        for name, size in self._folder(txn, root, 0).items():
+        found = self._file(txn, root) if root.kind is EntryKind.FILE else self._folder(txn, root, 0)
+        for name, size in found.items():
             self.stats.classes.setdefault(name, ClassStats()).original_bytes += size
 
     def _folder(self, txn: Txn, folder: Entry, depth: int) -> Counter[TensorClass]:

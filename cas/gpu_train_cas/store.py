@@ -317,7 +317,7 @@ class Store:
                     raise
 
     def stats(self, roots: list[Entry] | None = None) -> Stats:
-        """What the given record roots take, or all records that are not in the trash."""
+        """What the given roots of records, folders or files take, or all records that are not in the trash."""
         from gpu_train_cas.stats import stats_of  # noqa: PLC0415
 
         if roots is None:

@@ -24,7 +24,7 @@ from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from gpu_train_cas import EntryKind
 from gpu_train_cas.errors import GpuTrainError, NotFound
-from gpu_train_fuse.node import XATTR_PREFIX, Attributes, Directory, File, Handle, Link
+from gpu_train_fuse.node import XATTR_PREFIX, Attributes, Directory, File, Handle, Link, Node
 from gpu_train_fuse.support import MountUnavailable, find_library
 from gpu_train_fuse.tree import FileTree, inode
 
@@ -177,22 +177,27 @@ class Adapter:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
         return _text(node.target())
 
-    def _xattrs(self, path: str) -> Mapping[str, bytes]:
-        found = self._tree.lookup(_raw(path)).xattrs()
-        return {**found, **self._facts} if path == "/" else found
+    def _xattrs(self, path: str, node: Node) -> Mapping[str, bytes]:
+        return {**node.xattrs(), **self._facts} if path == "/" else node.xattrs()
 
     @_answered
     def getxattr(self, path: str, name: str) -> bytes:
         """One extended attribute; `ls -l` asks for several of every file that are none of ours."""
-        value = self._xattrs(path).get(name) if name.startswith(XATTR_PREFIX) else None
-        if value is None:
-            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), path)
-        return value
+        if name.startswith(XATTR_PREFIX):
+            node = self._tree.lookup(_raw(path))
+            value = self._xattrs(path, node).get(name)
+            if value is not None:
+                return value
+            measure = node.measures().get(name)
+            if measure is not None:
+                return measure()
+        raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), path)
 
     @_answered
     def listxattr(self, path: str) -> list[str]:
         """The names of all extended attributes."""
-        return list(self._xattrs(path))
+        node = self._tree.lookup(_raw(path))
+        return [*self._xattrs(path, node), *node.measures()]
 
     @_answered
     def statfs(self, path: str) -> dict[str, int]:

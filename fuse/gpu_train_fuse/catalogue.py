@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_train import Checkpoint, Job, Workspace
+from gpu_train.model import Model
 from gpu_train.step import split_version
 from gpu_train_cas import Digest, Entry
 from gpu_train_cas.errors import NotFound
@@ -70,6 +72,14 @@ class WorkspaceCatalogue:
         """All code versions."""
         return {v.id: ShownCode(v.record, v.created_ns) for v in self._workspace.code.list()}
 
+    def models(self) -> tuple[ShownCheckpoint, ...]:
+        """All models, in the order in which they were registered."""
+        shown, seen = [], Counter[str]()
+        for sequence, model in enumerate(reversed(self._workspace.models.list()), 1):
+            seen[model.name] += 1
+            shown.append(_shown_model(model, sequence, seen[model.name]))
+        return tuple(shown)
+
     def root(self, record: Digest) -> Entry:
         """The root directory of a record; raises NotFound or Damaged."""
         return self._workspace.store.record(record).root
@@ -77,6 +87,10 @@ class WorkspaceCatalogue:
     def holding(self, record: Digest) -> AbstractContextManager[None]:
         """Keeps a record that is read from being collected; raises NotFound when it has been."""
         return self._workspace.store.holding(record, "a mount")
+
+    def stored_bytes(self, entry: Entry) -> int:
+        """What a file or folder takes in the store by itself."""
+        return self._workspace.store.stats([entry]).stored_bytes
 
     def totals(self) -> tuple[int, int]:
         """Bytes and files of all verified checkpoints, as plain files."""
@@ -93,6 +107,13 @@ def _shown(checkpoint: Checkpoint, record: Digest) -> ShownCheckpoint:
     return ShownCheckpoint(
         sequence=checkpoint.seq, name=name, version=version or 1, record=record, step=checkpoint.step,
         created_ns=checkpoint.created_ns, size_bytes=checkpoint.size_bytes, files=checkpoint.files,
+    )  # fmt: skip
+
+
+def _shown_model(model: Model, sequence: int, version: int) -> ShownCheckpoint:
+    return ShownCheckpoint(
+        sequence=sequence, name=model.name, version=version, record=model.record, step=None,
+        created_ns=model.created_ns, size_bytes=model.size_bytes, files=model.files,
     )  # fmt: skip
 
 

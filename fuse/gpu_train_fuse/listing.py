@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ ShownPath = tuple[bytes, ...]
 
 @dataclass(frozen=True, slots=True)
 class ShownCheckpoint:
-    """A committed checkpoint, as much of it as the view needs.
+    """A committed checkpoint, or a registered model: as much of it as the view needs.
 
     `version` counts the contents that were seen under one name, from 1; `sequence` all of a job's commits.
     """
@@ -80,12 +80,23 @@ class Catalogue(Protocol):
         """Every code version by id."""
         ...
 
+    def models(self) -> tuple[ShownCheckpoint, ...]:
+        """Every registered model."""
+        ...
+
     def root(self, record: Digest) -> Entry:
         """The root directory of a record; raises NotFound or Damaged."""
         ...
 
     def holding(self, record: Digest) -> AbstractContextManager[None]:
         """Keeps a record that is read from being collected; raises NotFound when it has been."""
+        ...
+
+    def stored_bytes(self, entry: Entry) -> int:
+        """What a file or folder takes in the store by itself, each block of it once, whoever else shares it.
+
+        Not what its deltas are taken against. Costs a look for each block.
+        """
         ...
 
     def totals(self) -> tuple[int, int]:
@@ -108,24 +119,24 @@ class Branch:
         self.changed_ns = 0
 
 
-@dataclass(slots=True)
-class Listing:
-    """A job as it was read at `read_s`, and found unchanged at `checked_s`; its checkpoints by the paths they have.
+class Places:
+    """Where each of some checkpoints is shown: a tree of folders.
 
     Paths follow refs: `checkpoints/X` is what `JOB@X` names. When a name had several contents (a file that is
-    overwritten in place), the plain name is the newest and `~` and the version mark the others.
+    overwritten in place, a model that was registered again), the plain name is the newest and `~` and the version
+    mark the others.
+
+    Attributes:
+        root: the folder of all of them.
+        paths: each by its path.
+        shown: path and checkpoint by record.
     """
 
-    job: ShownJob
-    stamp: Hashable
-    read_s: float
-    checked_s: float
-    root: Branch = field(default_factory=Branch)
-    paths: dict[ShownPath, ShownCheckpoint] = field(default_factory=dict)
-    shown: dict[Digest, tuple[ShownPath, ShownCheckpoint]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for checkpoint in sorted(self.job.checkpoints, key=lambda c: c.sequence, reverse=True):
+    def __init__(self, checkpoints: Iterable[ShownCheckpoint]) -> None:
+        self.root = Branch()
+        self.paths: dict[ShownPath, ShownCheckpoint] = {}
+        self.shown: dict[Digest, tuple[ShownPath, ShownCheckpoint]] = {}
+        for checkpoint in sorted(checkpoints, key=lambda c: c.sequence, reverse=True):
             path = shown_path(checkpoint.name)
             while path in self.paths:
                 path = (*path[:-1], path[-1] + f"~{checkpoint.version}".encode())
@@ -141,6 +152,20 @@ class Listing:
             branch = branch.children.setdefault(part, Branch())
             branch.changed_ns = max(branch.changed_ns, checkpoint.created_ns)
         branch.checkpoint = checkpoint
+
+
+@dataclass(slots=True)
+class Listing:
+    """A job as it was read at `read_s`, and found unchanged at `checked_s`, with the places of its checkpoints."""
+
+    job: ShownJob
+    stamp: Hashable
+    read_s: float
+    checked_s: float
+    places: Places = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.places = Places(self.job.checkpoints)
 
 
 def shown_path(name: str) -> ShownPath:

@@ -65,6 +65,10 @@ class Node(ABC):
         """Extended attributes by full name; none unless said otherwise."""
         return {}
 
+    def measures(self) -> Mapping[str, Callable[[], bytes]]:
+        """Further extended attributes: the names cost nothing, each value is worked out when somebody asks for it."""
+        return {}
+
 
 class Directory(Node):
     """A node with named nodes in it."""
@@ -168,13 +172,15 @@ class DecodedTrees:
 class Origin:
     """Where stored nodes come from: the engine's reader, and the record all of them hang from.
 
-    `holding` keeps that record from being collected while a file of it is open.
+    `holding` keeps that record from being collected while a file of it is open; `stored_bytes` tells what a file or
+    folder takes in the store.
     """
 
     objects: Objects
     record: Digest
     step: int | None
     holding: Callable[[Digest], AbstractContextManager[None]]
+    stored_bytes: Callable[[Entry], int]
 
     def node(self, entry: Entry) -> Node:
         """The entry as a node."""
@@ -189,6 +195,16 @@ class Origin:
             facts["step"] = str(self.step)
         return {XATTR_PREFIX + key: value.encode() for key, value in facts.items()}
 
+    def measures(self, entry: Entry) -> dict[str, Callable[[], bytes]]:
+        """How many times larger the entry is than what it takes in the store; nothing of one without bytes."""
+        if not entry.size_bytes or entry.kind is EntryKind.SYMLINK:
+            return {}
+
+        def codec_ratio() -> bytes:
+            return f"{entry.size_bytes / max(1, self.stored_bytes(entry)):.3f}".encode()
+
+        return {XATTR_PREFIX + "codec_ratio": codec_ratio}
+
 
 class _Stored(Node):
     def __init__(self, entry: Entry, origin: Origin) -> None:
@@ -202,6 +218,9 @@ class _Stored(Node):
 
     def xattrs(self) -> Mapping[str, bytes]:
         return self.origin.xattrs(self.entry)
+
+    def measures(self) -> Mapping[str, Callable[[], bytes]]:
+        return self.origin.measures(self.entry)
 
 
 class StoredDirectory(_Stored, Directory):

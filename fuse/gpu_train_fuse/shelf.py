@@ -10,10 +10,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from gpu_train_cas import Digest, Entry, EntryKind
 from gpu_train_cas.errors import Damaged, GpuTrainError, NotFound
 from gpu_train_fuse.holds import Holds
-from gpu_train_fuse.listing import Catalogue, Listing, ShownCheckpoint, ShownCode, ShownJob
+from gpu_train_fuse.listing import Catalogue, Listing, Places, ShownCheckpoint, ShownCode, ShownJob
 from gpu_train_fuse.node import DecodedTrees, Directory, Objects, Origin, StoredDirectory
 
 MAX_ROOTS = 10_000
+MAX_MEASURED = 10_000
 CHECK_S = 0.05
 """For so long an answer is given again without a look at the registry: one stat(2) needs several answers."""
 
@@ -32,7 +33,9 @@ class Shelf:
         self._lock = threading.Lock()
         self._listings: dict[tuple[str, bytes], Listing] = {}
         self._code: tuple[Hashable, float, Mapping[str, ShownCode]] | None = None
+        self._models: tuple[Hashable, float, Places] | None = None
         self._roots: OrderedDict[Digest, Entry] = OrderedDict()
+        self._stored_bytes: OrderedDict[Digest, int] = OrderedDict()
         self._changes: list[bytes] = []
 
     def record(self, record: Digest, step: int | None = None) -> StoredDirectory:
@@ -48,7 +51,20 @@ class Shelf:
                 self._roots[record] = root
                 if len(self._roots) > MAX_ROOTS:
                     self._roots.popitem(last=False)
-        return StoredDirectory(root, Origin(self._objects, record, step, self._holds.holding))
+        return StoredDirectory(root, Origin(self._objects, record, step, self._holds.holding, self.stored_bytes))
+
+    def stored_bytes(self, entry: Entry) -> int:
+        """What a file or folder takes in the store; kept, since programs ask for a length before they ask for it."""
+        with self._lock:
+            known = self._stored_bytes.get(entry.digest)
+        if known is not None:
+            return known
+        found = self.catalogue.stored_bytes(entry)
+        with self._lock:
+            self._stored_bytes[entry.digest] = found
+            if len(self._stored_bytes) > MAX_MEASURED:
+                self._stored_bytes.popitem(last=False)
+        return found
 
     def checkpoint(self, checkpoint: ShownCheckpoint) -> StoredDirectory:
         """The root directory of a checkpoint; raises as `record`."""
@@ -60,6 +76,17 @@ class Shelf:
         if known is None or (known[0] != stamp and now - known[1] >= MIN_AGE_S):
             known = self._code = (stamp, now, self.catalogue.code())
         return known[2]
+
+    def models(self) -> Places:
+        """Every model, in the folder that is called so."""
+        known, now, stamp = self._models, self._clock(), self.catalogue.stamp()
+        if known is not None and (known[0] == stamp or now - known[1] < MIN_AGE_S):
+            return known[2]
+        places = Places(self.catalogue.models())
+        self._models = (stamp, now, places)
+        if known is not None:
+            self._note(self._moved(known[2], places, b"/models"))
+        return places
 
     def listing(self, job_id: str, base: bytes) -> Listing:
         """The job, shown below the path `base`; raises NotFound when it is gone."""
@@ -87,6 +114,8 @@ class Shelf:
         """
         self._holds.drop_idle()
         stamp = self.catalogue.stamp()
+        if self._models is not None and self._models[0] != stamp:
+            self.models()
         with self._lock:
             old = [key for key, listing in self._listings.items() if listing.stamp != stamp]
         for job_id, base in old:
@@ -115,9 +144,12 @@ class Shelf:
         yield base or b"/"
         for name in (b"job.json", b"latest", b"best"):
             yield base + b"/" + name
+        yield from self._moved(old.places, new.places, base + b"/checkpoints")
+
+    def _moved(self, old: Places, new: Places, folder: bytes) -> Iterator[bytes]:
+        """What is different in the folder of all checkpoints, or of all models."""
         if old.paths == new.paths:
             return
-        folder = base + b"/checkpoints"
         yield folder
         for path in old.paths.keys() | new.paths.keys():
             before, after = old.paths.get(path), new.paths.get(path)

@@ -3,8 +3,8 @@
     mount JOB                        mount all
     ├── checkpoints/<name>/...       ├── jobs/<job>/...   each like `mount JOB`
     ├── latest -> checkpoints/<name> ├── code/<version>/...
-    ├── best   -> checkpoints/<name> └── data/<name>/<version>.json
-    ├── code/...
+    ├── best   -> checkpoints/<name> ├── data/<name>/<version>.json
+    ├── code/...                      └── models/<name>/...
     ├── logs/...
     └── job.json
 
@@ -77,7 +77,7 @@ class Folder(Directory):
 
 
 class CheckpointFolder(Directory):
-    """A branch: the files of its checkpoint, if it is one, and the checkpoints nested in its name."""
+    """A branch: the files of its checkpoint or model, if it is one, and those that are nested in its name."""
 
     def __init__(self, branch: Branch, shelf: Shelf) -> None:
         self._branch = branch
@@ -97,6 +97,11 @@ class CheckpointFolder(Directory):
         """Those of the checkpoint."""
         stored = self._stored()
         return {} if stored is None else stored.xattrs()
+
+    def measures(self) -> Mapping[str, Callable[[], bytes]]:
+        """Those of the checkpoint."""
+        stored = self._stored()
+        return {} if stored is None else stored.measures()
 
     def find(self, name: bytes) -> Node | None:
         """A nested checkpoint, else a file of this one."""
@@ -128,11 +133,11 @@ class JobFolder(Directory):
         listing = self._shelf.listing(self._job_id, self._base)
         job, code, logs = listing.job, listing.job.code, listing.job.logs
         nodes: _Made = {
-            b"checkpoints": (EntryKind.DIRECTORY, lambda: CheckpointFolder(listing.root, self._shelf)),
+            b"checkpoints": (EntryKind.DIRECTORY, lambda: CheckpointFolder(listing.places.root, self._shelf)),
             b"job.json": (EntryKind.FILE, lambda: TextFile(job.description, job.changed_ns)),
         }
         for name, record in ((b"latest", job.latest), (b"best", job.best)):
-            if record is not None and record in listing.shown:
+            if record is not None and record in listing.places.shown:
                 nodes[name] = (EntryKind.SYMLINK, partial(_pointer, listing, record))
         if code is not None:
             nodes[b"code"] = (EntryKind.DIRECTORY, lambda: self._shelf.record(code))
@@ -154,7 +159,7 @@ class JobFolder(Directory):
 
 
 def _pointer(listing: Listing, record: Digest) -> Pointer:
-    path, checkpoint = listing.shown[record]
+    path, checkpoint = listing.places.shown[record]
     return Pointer(b"/".join((b"checkpoints", *path)), checkpoint.created_ns)
 
 
@@ -295,5 +300,6 @@ def home_tree(catalogue: Catalogue, objects: Objects) -> FileTree:
         b"jobs": (EntryKind.DIRECTORY, lambda: NamedFolder(catalogue.jobs, job)),
         b"code": (EntryKind.DIRECTORY, lambda: NamedFolder(code_times, version)),
         b"data": (EntryKind.DIRECTORY, data),
+        b"models": (EntryKind.DIRECTORY, lambda: CheckpointFolder(shelf.models().root, shelf)),
     }
     return FileTree(Folder(0, made), shelf, lambda: Totals(*catalogue.totals()))

@@ -112,6 +112,8 @@ class FakeCatalogue:
     folder: Path
     shown: dict[str, ShownJob] = field(default_factory=dict)
     versions: dict[str, ShownCode] = field(default_factory=dict)
+    registered: tuple[ShownCheckpoint, ...] = ()
+    measured: int = 0
     roots: dict[Digest, Entry] = field(default_factory=dict)
     held: Counter[Digest] = field(default_factory=Counter)
     commits: int = 0
@@ -131,6 +133,13 @@ class FakeCatalogue:
 
     def code(self) -> dict[str, ShownCode]:
         return self.versions
+
+    def models(self) -> tuple[ShownCheckpoint, ...]:
+        return self.registered
+
+    def stored_bytes(self, entry: Entry) -> int:
+        self.measured += 1
+        return entry.size_bytes // 2
 
     def root(self, record: Digest) -> Entry:
         if record not in self.roots:

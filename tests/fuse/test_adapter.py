@@ -104,8 +104,10 @@ def test_every_write_is_refused(adapter):
 
 def test_xattrs_of_files_and_of_the_root(adapter):
     assert set(adapter.listxattr("/checkpoints/c-1/big")) == {
-        f"user.gpu_train.{n}" for n in ("digest", "record", "step")
+        f"user.gpu_train.{n}" for n in ("digest", "record", "step", "codec_ratio")
     }
+    assert adapter.getxattr("/checkpoints/c-1/big", "user.gpu_train.codec_ratio") == b"2.000"
+    fails(errno.ENODATA, adapter.getxattr, "/job.json", "user.gpu_train.codec_ratio")
     assert adapter.getxattr("/checkpoints/c-1/big", "user.gpu_train.step") == b"100"
     assert adapter.getxattr("/", "user.gpu_train.pid") == b"7"
     assert adapter.getxattr("/", "user.gpu_train.home") == b"/h"

@@ -85,10 +85,26 @@ def test_xattrs(checkpoint):
     digest = os.getxattr(mounted / "model.bin", "user.gpu_train.digest")
     assert digest.decode() == blake3((source / "model.bin").read_bytes()).hexdigest()
     assert os.getxattr(mounted, "user.gpu_train.step") == b"100"
-    assert sorted(os.listxattr(mounted)) == [f"user.gpu_train.{n}" for n in ("digest", "record", "step")]
+    assert sorted(os.listxattr(mounted)) == [f"user.gpu_train.{n}" for n in ("codec_ratio", "digest", "record", "step")]
     with pytest.raises(OSError) as caught:
         os.getxattr(mounted, "user.other")
     assert caught.value.errno == errno.ENODATA
+
+
+def test_the_ratio_is_what_a_file_takes_by_itself_whoever_shares_its_blocks(lab, mount):
+    job, noise = lab.job("small"), os.urandom(1 << 20)
+    first = lab.folder("one", {"text": b"again " * 500_000, "noise": noise, "often": noise * 8})
+    lab.checkpoint(job, "checkpoint-1", first)
+    lab.checkpoint(job, "checkpoint-2", lab.folder("two", {"noise": noise}))
+    mounted = mount("small") / "checkpoints"
+
+    def ratio(path):
+        return float(os.getxattr(mounted / path, "user.gpu_train.codec_ratio"))
+
+    assert ratio("checkpoint-1/text") > 100
+    assert ratio("checkpoint-1/noise") == ratio("checkpoint-2/noise") == 1.0
+    assert ratio("checkpoint-1/often") > 2
+    assert ratio("checkpoint-2") == 1.0 < ratio("checkpoint-1")
 
 
 def test_df_shows_the_checkpoints_size_and_no_room(shown):
@@ -339,12 +355,20 @@ def test_all_shows_jobs_code_and_data(lab, mount, until):
     manifest.write_text("{}")
     mounted = mount("all")
     assert mounted == lab.workspace.home.mounts / "all"
-    assert sorted(os.listdir(mounted)) == ["code", "data", "jobs"]
+    assert sorted(os.listdir(mounted)) == ["code", "data", "jobs", "models"]
     assert os.listdir(mounted / "jobs") == [job.id]
     assert (mounted / "jobs" / job.id / "latest" / "train.py").read_bytes() == b"print()\n"
     assert os.readlink(mounted / "jobs" / job.id / "latest") == "checkpoints/run/checkpoint-5"
     assert (mounted / "code" / version.id / "train.py").read_bytes() == b"print()\n"
     assert (mounted / "data" / "imdb" / "v1.json").read_text() == "{}"
+    base = lab.folder("base", {"model.safetensors": b"not a real one", "config.json": b"{}"})
+    lab.workspace.models.add(base, "org/base")
+    until((mounted / "models" / "org" / "base" / "config.json").exists)
+    assert (mounted / "models" / "org" / "base" / "model.safetensors").read_bytes() == b"not a real one"
+    (base / "config.json").write_bytes(b'{"more": 1}')
+    lab.workspace.models.add(base, "org/base")
+    until(lambda: (mounted / "models" / "org" / "base" / "config.json").read_bytes() == b'{"more": 1}')
+    assert (mounted / "models" / "org" / "base~1" / "config.json").read_bytes() == b"{}"
     other = lab.job("two")
     until(lambda: other.id in os.listdir(mounted / "jobs"))
 

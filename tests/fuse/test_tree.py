@@ -12,7 +12,7 @@ from gpu_train_cas.errors import Damaged, NotFound
 from gpu_train_fuse.listing import ShownCheckpoint, ShownCode, ShownJob, shown_path
 from gpu_train_fuse.node import Directory, File, Link, StoredFile
 from gpu_train_fuse.shelf import Shelf
-from gpu_train_fuse.tree import FileTree, JobFolder, home_tree, inode, job_tree
+from gpu_train_fuse.tree import CheckpointFolder, FileTree, JobFolder, home_tree, inode, job_tree
 
 NS = 1_000_000_000
 
@@ -115,6 +115,22 @@ def test_xattrs_name_digest_record_and_step(tree, job, memory):
     }
     assert tree.lookup(b"/checkpoints/checkpoint-100").xattrs()["user.gpu_train.step"] == b"100"
     assert "user.gpu_train.step" not in tree.lookup(b"/code/train.py").xattrs()
+
+
+def test_the_ratio_is_worked_out_only_when_it_is_asked_for_and_once(tree, catalogue):
+    for path, ratio in ((b"model.bin", b"3.000"), (b"sub", b"2.167"), (b"", b"2.000")):
+        measures = tree.lookup(b"/checkpoints/checkpoint-100/" + path).measures()
+        assert list(measures) == ["user.gpu_train.codec_ratio"]
+        before = catalogue.measured
+        assert [measures["user.gpu_train.codec_ratio"]() for _ in range(2)] == [ratio, ratio]
+        assert catalogue.measured == before + 1
+    for path in (b"/checkpoints/checkpoint-100/sub/link", b"/logs/stdout.log", b"/job.json", b"/checkpoints"):
+        assert tree.lookup(path).measures() == {}
+
+
+def test_a_file_without_bytes_has_no_ratio(catalogue, memory):
+    catalogue.shown["zero"] = ShownJob(b"{}", NS, checkpoints=(catalogue.checkpoint("c", {"zero": b""}, 1),))
+    assert job_tree(catalogue, memory, "zero").lookup(b"/checkpoints/c/zero").measures() == {}
 
 
 def test_names_with_slashes_are_nested_and_lie_over_their_parent(catalogue, memory):
@@ -222,8 +238,11 @@ def test_all_shows_jobs_code_and_data(catalogue, memory, job):
     (catalogue.folder / "imdb").mkdir(parents=True)
     (catalogue.folder / "imdb" / "v1.json").write_bytes(b"{}")
     (catalogue.folder / "imdb" / "v1.json.tmp").write_bytes(b"half")
+    catalogue.registered = (catalogue.checkpoint("Qwen/Qwen3-0.6B", {"model.safetensors": b"base"}, 1),)
     tree = home_tree(catalogue, memory)
-    assert set(names(tree, b"/")) == {b"jobs", b"code", b"data"}
+    assert set(names(tree, b"/")) == {b"jobs", b"code", b"data", b"models"}
+    assert names(tree, b"/models") == {b"Qwen": "DIRECTORY"}
+    assert content(tree, b"/models/Qwen/Qwen3-0.6B/model.safetensors") == b"base"
     assert names(tree, b"/jobs") == {b"run": "DIRECTORY"}
     assert content(tree, b"/jobs/run/checkpoints/checkpoint-200/model.bin") == b"two"
     assert content(tree, b"/code/0123456789abcdef/train.py") == b"v1"
@@ -237,7 +256,24 @@ def test_all_shows_jobs_code_and_data(catalogue, memory, job):
 
 def test_all_of_an_empty_home(catalogue, memory):
     tree = home_tree(catalogue, memory)
-    assert [names(tree, b"/" + name) for name in (b"jobs", b"code", b"data")] == [{}, {}, {}]
+    assert [names(tree, b"/" + name) for name in (b"jobs", b"code", b"data", b"models")] == [{}, {}, {}, {}]
+
+
+def test_a_model_that_was_registered_again_is_its_newest_content_and_that_is_a_change(catalogue, memory):
+    first = catalogue.checkpoint("base", {"model.bin": b"one"}, 1, version=1)
+    again = catalogue.checkpoint("base", {"model.bin": b"two"}, 2, version=2)
+    catalogue.registered = (first,)
+    shelf = Shelf(catalogue, memory, Clock())
+    tree = FileTree(CheckpointFolder(shelf.models().root, shelf), shelf, lambda: pytest.fail("not asked for"))
+    assert tree.changes() == []
+    catalogue.registered = (first, again)
+    catalogue.commits += 1
+    changed = {b"/models" + part for part in (b"", b"/base", b"/base/model.bin", b"/base~1")}
+    assert set(tree.changes()) == changed
+    assert tree.changes() == []
+    fresh = home_tree(catalogue, memory)
+    assert content(fresh, b"/models/base/model.bin") == b"two"
+    assert content(fresh, b"/models/base~1/model.bin") == b"one"
 
 
 # ---- live files --------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ For a training script: `checkpoint_dir`, `load_dir`, `latest_checkpoint`, `commi
 opens a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `load_tensors` its tensors, `data`
 keeps data versions, `retention` decides what stays.
 
-Map of the modules, bottom up: `environment`, `home`, `config` (where things are and what is set); `step`, `ref`
+Map of the modules, bottom up: `environment`, `home`, `config` (where things are and what is set); `credentials`
+(secrets for `sinks`, the places outside); `step`, `ref`
 (names); `tables` (rows in the registry); `stat_cache`, `exclude`, `listing`, `git`, `code` (what ran) and
 `data_listing`, `sha256`, `data_manifest`, `data_version` (what it read); `model` (what it started from); `workspace`
 (all of that opened); `refresh`, `base` (what a checkpoint is stored against); `retention` (what stays of

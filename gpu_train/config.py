@@ -17,15 +17,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu_train import environment
+from gpu_train.credentials.credential import Credential, credentials_of
 from gpu_train.home import Home
 from gpu_train.retention.setting import Retention
-from gpu_train.sections import LISTS, PROJECTS, READERS, SECTIONS, Capture, Defaults, Run, Sinks
+from gpu_train.sections import CREDENTIALS, PROJECTS, READERS, SECTIONS, Capture, Defaults, Run, Sinks
 from gpu_train.spelling import near
 from gpu_train_cas.errors import UsageError
 
 PROJECT_FILE = "gpu-train.toml"
 DEFAULT_ORIGIN = "default"
 CONFIGURED_ORIGIN = "gpu_train.configure"
+USE = f"{environment.SETTINGS_PREFIX}USE"
+"""The variable that hands on what `configure` was told to use."""
 
 
 class Setting(NamedTuple):
@@ -45,7 +48,7 @@ class Config(NamedTuple):
     sinks: Sinks = Sinks()
     retention: Retention = Retention()
     projects: Mapping[str, Retention] = {}
-    credentials: tuple[Mapping[str, Any], ...] = ()
+    credentials: tuple[Credential, ...] = ()
     use: tuple[str, ...] = ()
     origins: Mapping[str, str] = {}
 
@@ -75,10 +78,9 @@ class Config(NamedTuple):
             for name, section in SECTIONS.items()
         }
         projects = {k.split(".", 1)[1]: v for k, v in values.items() if k.startswith(f"{PROJECTS}.")}
-        return cls(
-            **sections, projects=projects, credentials=values.get("credentials", ()), use=_configured.use,
-            origins=origins,
-        )  # fmt: skip
+        credentials = tuple(v for k, v in values.items() if k.startswith(f"{CREDENTIALS}."))
+        use = _configured.use or tuple(filter(None, env.get(USE, "").split(",")))
+        return cls(**sections, projects=projects, credentials=credentials, use=use, origins=origins)
 
     def origin(self, key: str) -> str:
         """Where the setting "section.name" came from."""
@@ -95,11 +97,22 @@ class Config(NamedTuple):
             origin = self.origin(f"{PROJECTS}.{project}")
             for name in retention.to_row():
                 yield Setting(f"{PROJECTS}.{project}.retention.{name}", _plain(getattr(retention, name)), origin)
+        for credential in self.credentials:
+            key = f"{CREDENTIALS}.{credential.name}"
+            yield Setting(key, str(credential), self.origin(key))
 
     def as_environment(self) -> dict[str, str]:
-        """Variables by which another process gets the settings that only this one knows."""
-        configured = [s for s in self.settings() if s.origin == CONFIGURED_ORIGIN]
-        return {variable_of(s.key): _as_text(s.value) for s in configured if not s.key.startswith(f"{PROJECTS}.")}
+        """Variables by which another process gets the settings that only this one knows; no secret is in them."""
+        of_sections = [s for s in self.settings() if s.key.partition(".")[0] in SECTIONS]
+        found = {variable_of(s.key): _as_text(s.value) for s in of_sections if s.origin == CONFIGURED_ORIGIN}
+        own = [c.to_row() for c in self.credentials if self.origin(f"{CREDENTIALS}.{c.name}") == CONFIGURED_ORIGIN]
+        if own:
+            import json  # noqa: PLC0415  few scripts configure credentials
+
+            found[variable_of(CREDENTIALS)] = json.dumps(own)
+        if self.use:
+            found[USE] = ",".join(self.use)
+        return found
 
 
 def variable_of(key: str) -> str:
@@ -179,21 +192,37 @@ def _from_environment(env: Mapping[str, str]) -> Layer:
             variable = variable_of(f"{name}.{key}")
             if variable in env:
                 layer[f"{name}.{key}"] = (_parsed(env[variable], field_types(section)[key], variable), variable)
+    if text := env.get(variable := variable_of(CREDENTIALS)):
+        import json  # noqa: PLC0415  rarely set
+
+        try:
+            layer.update(_credentials(json.loads(text), variable, variable))
+        except ValueError as e:
+            # Not `json`'s own words: they say where in a text that may hold anything.
+            said = f"{e}" if isinstance(e, UsageError) else f"{variable}: JSON is expected, a list of tables"
+            raise UsageError(said) from None
     return layer
+
+
+def _credentials(tables: Any, where: str, source: str) -> Layer:
+    try:
+        return {f"{CREDENTIALS}.{one.name}": (one, source) for one in credentials_of(tables)}
+    except ValueError as e:
+        raise UsageError(f"{where}: {e}") from None
 
 
 def _checked(raw: Mapping[str, Any], source: str) -> Layer:
     """Turn nested tables into "section.name" -> value, with every name and type checked."""
     layer: Layer = {}
     for name, table in raw.items():
-        if name in LISTS:
-            layer[name] = (_list_of_tables(table, f"{source}:{name}"), source)
+        if name == CREDENTIALS:
+            layer.update(_credentials(table, f"{source}:{name}", source))
             continue
         if name == PROJECTS:
             layer.update((f"{PROJECTS}.{k}", (v, source)) for k, v in _projects(table, f"{source}:{name}").items())
             continue
         if name not in SECTIONS:
-            raise UsageError(f"{source}:{name}: no such section{_nearest(name, [*SECTIONS, PROJECTS, *LISTS])}")
+            raise UsageError(f"{source}:{name}: no such section{_nearest(name, [*SECTIONS, PROJECTS, CREDENTIALS])}")
         for key, value in read_section(table, SECTIONS[name], f"{source}:{name}").items():
             layer[f"{name}.{key}"] = (value, source)
     return layer
@@ -234,12 +263,6 @@ def _table(value: Any, where: str) -> Mapping[str, Any]:
 def field_types(section: Any) -> Mapping[str, Any]:
     """The settings of a section and their types."""
     return typing.get_type_hints(section)
-
-
-def _list_of_tables(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(v, Mapping) for v in value):
-        raise UsageError(f"{where}: a list of tables is expected, this is {_kind_of(value)}")
-    return tuple(dict(v) for v in value)
 
 
 def _fitted(value: Any, kind: Any, where: str) -> Any:

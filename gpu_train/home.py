@@ -63,6 +63,11 @@ class Home:
         return self.root / "config.toml"
 
     @property
+    def credentials_file(self) -> Path:
+        """Secrets, or where they are, that were added by command; nobody else may read it."""
+        return self.root / "credentials.json"
+
+    @property
     def code(self) -> Path:
         """Exported code versions."""
         return self.root / "code"

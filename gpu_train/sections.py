@@ -93,8 +93,8 @@ class Sinks(NamedTuple):
 SECTIONS: Mapping[str, Any] = {
     "defaults": Defaults, "capture": Capture, "run": Run, "sinks": Sinks, "retention": Retention,
 }  # fmt: skip
-LISTS = ("credentials",)
-"""Tables that are lists of tables, kept as written; whoever uses them checks them."""
+CREDENTIALS = "credentials"
+"""The list of tables that say where secrets are: `[[credentials]]` (`credentials.credential`)."""
 
 PROJECTS = "projects"
 """The table of what is set for single projects: `[projects.NAME.retention]`."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 import gpu_train
+from gpu_train.credentials.local import LocalCredentials
 from gpu_train_cas import Registry
 from gpu_train_cas.errors import GpuTrainError, ReadOnly
 from gpu_train_cas.filesystem import mount_of
@@ -121,6 +122,16 @@ def _open(folder: Path) -> Registry:
         return Registry.open(folder, read_only=True)
 
 
+def _credentials(root: Path) -> Iterator[Finding]:
+    try:
+        entries = LocalCredentials(gpu_train.Home(root)).entries()
+    except GpuTrainError as error:
+        found, _semicolon, step = str(error).partition("; ")
+        yield Finding("credentials", FAILED, found, step)
+    else:
+        yield Finding("credentials", OK, f"{count(len(entries), 'secret')} added, readable by nobody else")
+
+
 def _mounting(_: Path) -> Iterator[Finding]:
     try:
         support.check()
@@ -143,4 +154,11 @@ def _tool(names: tuple[str, ...], step: str) -> Finding:
     return Finding(names[0], WARNING, "not found", step)
 
 
-CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (_programs, _home, _registry, _mounting, _remote)
+CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
+    _programs,
+    _home,
+    _registry,
+    _credentials,
+    _mounting,
+    _remote,
+)

@@ -41,6 +41,9 @@ COMMANDS = {
     "repair": Lazy("gpu_train_cli.repair:repair", "Rebuild the registry from the packs.", CARE),
     "doctor": Lazy("gpu_train_cli.doctor:doctor", "Check that this machine has what gpu-train needs.", CARE),
     "config": Lazy("gpu_train_cli.config:config", "Show the settings and where each came from.", CARE),
+    "credentials": Lazy(
+        "gpu_train_cli.credentials:credentials", "Keep secrets for sinks: add, list, test and remove them.", CARE
+    ),
     "debug": Lazy("gpu_train_cli.debug:debug", "Look inside packs, records and files.", CARE),
 }
 ALIASES = {"checkpoint": "checkpoints", "ckpt": "checkpoints", "model": "models", "job": "jobs", "project": "projects"}

@@ -10,8 +10,8 @@ import pytest
 
 NEVER = {
     "asyncio", "boto3", "botocore", "email", "fastapi", "http", "huggingface_hub", "importlib.metadata", "jinja2",
-    "mfusepy", "multiprocessing", "numpy", "pydoc", "rich", "safetensors", "setuptools", "sqlite3", "ssl", "textual",
-    "torch", "unittest", "urllib.request", "xml",
+    "keyring", "mfusepy", "multiprocessing", "numpy", "pydoc", "rich", "safetensors", "setuptools", "sqlite3", "ssl",
+    "textual", "torch", "unittest", "urllib.request", "xml",
 }  # fmt: skip
 """What no common command loads; a name stands for all below it."""
 

@@ -152,9 +152,11 @@ def test_configure_changes_nothing_when_it_is_wrong(home: Path, tmp_path: Path) 
     assert load(home, tmp_path).defaults.project == "good"
 
 
-def test_credentials_are_kept_as_written(home: Path, tmp_path: Path) -> None:
-    write(home / "config.toml", '[[credentials]]\nname = "s3"\nprofile = "p"\n')
-    assert load(home, tmp_path).credentials == ({"name": "s3", "profile": "p"},)
+def test_credentials_are_shown_as_what_they_are_for(home: Path, tmp_path: Path) -> None:
+    text = '[[credentials]]\nname = "x"\ntype = "s3"\nsecret_ref = "cmd://vault read s3cret"\n'
+    write(home / "config.toml", text)
+    shown = {s.key: (s.value, s.origin) for s in load(home, tmp_path).settings()}
+    assert shown["credentials.x"] == ("s3 from cmd://vault ... for all s3 sinks", str(home / "config.toml"))
 
 
 def test_a_file_that_cannot_be_read(home: Path, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ file's blocks, a *tree* a directory's entries; a *record* names a tree and keeps
         store.reader.open(entry).pread(100, 0)              # proven bytes or an error
 
 Modules, bottom up: lazy | errors, digest, filesystem, folders, formats | codecs, chunking, tree | manifest, record,
-frame, pack, mapfile, registry, index | lease | packer, transaction, blocksource, reader | destination, ingest |
-restore | mark | affected | compaction, gc | check | repair | stats | forecast, store. A module is loaded with its
-first name. The formats on disk are specified in cas/spec/.
+frame, pack, mapfile, registry, index | lease | packer, transaction, blocksource, reader | access, readahead,
+destination, ingest | restore | mark | affected | compaction, gc | check | repair | stats | forecast, store. A module is
+loaded with its first name. The formats on disk are specified in cas/spec/.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gpu_train_cas.originals import Original
     from gpu_train_cas.pairing import Bases
     from gpu_train_cas.progress import OnProgress, Progress
+    from gpu_train_cas.readahead import ReadAhead
     from gpu_train_cas.reader import File, Reader
     from gpu_train_cas.record import Record
     from gpu_train_cas.registry import Registry, Row, Table, Txn
@@ -73,6 +74,7 @@ __all__ = [
     "Original",
     "PackDamage",
     "Progress",
+    "ReadAhead",
     "Reader",
     "Record",
     "Registry",
@@ -110,6 +112,7 @@ __getattr__, __dir__ = lazy_names(
         "gpu_train_cas.originals": ("Original",),
         "gpu_train_cas.pairing": ("Bases",),
         "gpu_train_cas.progress": ("OnProgress", "Progress"),
+        "gpu_train_cas.readahead": ("ReadAhead",),
         "gpu_train_cas.reader": ("File", "Reader"),
         "gpu_train_cas.record": ("Record",),
         "gpu_train_cas.registry": ("Registry", "Row", "Table", "Txn"),

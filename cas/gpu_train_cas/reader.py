@@ -43,7 +43,7 @@ class Reader:
 
     def __init__(self, sources: Sequence[BlockSource], cache_bytes: int = CACHE_BYTES) -> None:
         self._sources = list(sources)
-        self._cache_bytes = cache_bytes
+        self.cache_bytes = cache_bytes
         self._cache: OrderedDict[Digest, _Decoded] = OrderedDict()
         self._cached = 0
         self._busy: dict[Digest, Future[_Decoded]] = {}
@@ -52,7 +52,12 @@ class Reader:
 
     def after(self, source: BlockSource) -> Reader:
         """A reader that asks another source first; with a cache of its own."""
-        return Reader([source, *self._sources], self._cache_bytes)
+        return Reader([source, *self._sources], self.cache_bytes)
+
+    def at_hand(self, digest: Digest) -> bool:
+        """Whether a block is in the cache, or on its way there."""
+        with self._lock:
+            return digest in self._cache or digest in self._busy
 
     def block(self, digest: Digest, *, keep: bool = True) -> bytes | memoryview:
         """The original bytes of a block; `keep` puts them in the cache.
@@ -168,7 +173,7 @@ class Reader:
                 return
             self._cache[digest] = decoded
             self._cached += len(decoded.data)
-            while self._cached > self._cache_bytes and len(self._cache) > 1:
+            while self._cached > self.cache_bytes and len(self._cache) > 1:
                 self._cached -= len(self._cache.popitem(last=False)[1].data)
 
     def _forget(self, digest: Digest) -> None:

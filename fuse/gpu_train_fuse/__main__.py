@@ -53,10 +53,11 @@ def _serve(chosen: argparse.Namespace) -> None:
 
     with Workspace.open(chosen.home, create=False, read_only=True) as workspace:
         os.chdir("/")  # keep no folder busy; not before, since settings are looked for upward from here
-        serve(
-            tree_of(workspace, chosen.target), chosen.mountpoint, name=chosen.target,
-            facts=facts(workspace.home), allow_other=chosen.allow_other, on_ready=on_ready,
-        )  # fmt: skip
+        with tree_of(workspace, chosen.target) as tree:
+            serve(
+                tree, chosen.mountpoint, name=chosen.target, facts=facts(workspace.home),
+                allow_other=chosen.allow_other, on_ready=on_ready,
+            )  # fmt: skip
         log.info("%s is no longer mounted at %s", chosen.target, chosen.mountpoint)
 
 

@@ -1,4 +1,4 @@
-"""The adapter between `FileTree` and libfuse (mfusepy), and the loop that serves a mount.
+"""The adapter between `FileTree` and libfuse (by way of `binding`), and the loop that serves a mount.
 
 The kernel is told to keep names, attributes and pages for long, since stored files never change; what does
 change (`FileTree.changes`) is taken back from its cache by a thread that looks once a second. Plain live
@@ -7,7 +7,6 @@ files (logs, job.json) are read past the page cache. Requests are answered on li
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import itertools
 import logging
@@ -19,13 +18,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from gpu_train_cas import EntryKind
 from gpu_train_cas.errors import GpuTrainError, NotFound
+from gpu_train_fuse import binding
 from gpu_train_fuse.node import XATTR_PREFIX, Attributes, Directory, File, Handle, Link, Node
-from gpu_train_fuse.support import MountUnavailable, find_library
+from gpu_train_fuse.support import MountUnavailable
 from gpu_train_fuse.tree import FileTree, inode
 
 log = logging.getLogger("gpu_train_fuse")
@@ -251,6 +250,8 @@ class Adapter:
         """
         return self._handles[info.fh].handle.readinto(buffer, offset)
 
+    read_buf = read  # libfuse asks this one, and `binding` turns it into the other
+
     @_answered
     def release(self, path: str, info: Any) -> int:
         """The last close of an open file."""
@@ -289,8 +290,9 @@ def serve(
     Raises:
         MountUnavailable: when libfuse is missing or refuses to mount; libfuse then has told stderr why.
     """
-    fuse = _load()
-    kernel = _KernelCache(fuse)
+    binding.keep_memory()
+    fuse = binding.load()
+    kernel = binding.KernelCache(fuse)
     adapter = Adapter(tree, facts, kernel.drop)
     before = mountpoint.stat().st_dev
     answered = threading.Event()
@@ -318,52 +320,11 @@ def serve(
         # The stored modes then decide who may read what; without others only this user gets in at all.
         options |= {"allow_other": True, "default_permissions": True}
     try:
-        _binding(fuse)(adapter, os.fspath(mountpoint), raw_fi=True, **options)
+        binding.bound(fuse)(adapter, os.fspath(mountpoint), raw_fi=True, **options)
     except RuntimeError as e:
         if not answered.is_set():
             raise MountUnavailable(f"{mountpoint}: libfuse could not mount it (code {e})") from e
         log.info("the loop ended with code %s", e)  # as it does after a signal
-
-
-def _load() -> ModuleType:
-    """mfusepy bound to the libfuse we prefer; it chooses by this variable, and the older one by itself."""
-    os.environ.setdefault("FUSE_LIBRARY_PATH", find_library())
-    import mfusepy  # noqa: PLC0415  raises OSError without libfuse, and only the serving process needs it
-
-    module: ModuleType = mfusepy
-    return module
-
-
-def _binding(fuse: ModuleType) -> type[Any]:
-    """mfusepy's FUSE, reading into the reply's own buffer where it would make bytes and copy them."""
-
-    class Binding(fuse.FUSE):  # type: ignore[name-defined,misc]
-        def read(self, path: bytes, buffer: Any, size: int, offset: int, info: Any) -> int:
-            reply = memoryview((ctypes.c_ubyte * size).from_address(ctypes.addressof(buffer.contents))).cast("B")
-            answer: int = self.operations.read(_text(path), reply, offset, info.contents)
-            return answer
-
-    return Binding
-
-
-class _KernelCache:
-    """Drops single paths from what the kernel keeps of a mount; with libfuse 2 everything expires instead."""
-
-    def __init__(self, fuse: ModuleType) -> None:
-        self._library = fuse._libfuse
-        self._session: int | None = None
-
-    def enter(self) -> None:
-        """Learn which mount it is; called by libfuse's thread within `init`, where alone it can be asked."""
-        call = getattr(self._library, "fuse_invalidate_path", None)
-        if call is not None:
-            call.argtypes, call.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_int
-            self._session = self._library.fuse_get_context().contents.fuse
-
-    def drop(self, path: bytes) -> None:
-        """Forget attributes and pages of a path; a path that the kernel does not know is fine."""
-        if self._session is not None:
-            self._library.fuse_invalidate_path(self._session, path)
 
 
 def _raise_read_ahead(device: int) -> None:

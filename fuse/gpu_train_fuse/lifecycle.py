@@ -16,12 +16,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from gpu_train import Home, Workspace
-from gpu_train_cas import Reader
+from gpu_train_cas import ReadAhead, Reader
 from gpu_train_cas.errors import GpuTrainError, mapped_os_errors
 from gpu_train_fuse import support, table
 from gpu_train_fuse.catalogue import WorkspaceCatalogue
@@ -85,10 +85,8 @@ def mount_here(
             mounting.close()
             on_ready(path)
 
-        serve(
-            tree_of(workspace, name), path, name=name, facts=facts(workspace.home), allow_other=allow_other,
-            on_ready=ready,
-        )  # fmt: skip
+        with tree_of(workspace, name) as tree:
+            serve(tree, path, name=name, facts=facts(workspace.home), allow_other=allow_other, on_ready=ready)
 
 
 def _plan(workspace: Workspace, target: str, path: Path | None, nonempty: bool) -> tuple[str, Path]:
@@ -98,11 +96,16 @@ def _plan(workspace: Workspace, target: str, path: Path | None, nonempty: bool) 
     return name, prepare(path or home.mounts / name, home.root, home.mounts, nonempty=nonempty)
 
 
-def tree_of(workspace: Workspace, name: str) -> FileTree:
-    """The view of a job by id, or of the whole home for "all"; raises NotFound."""
-    # The kernel keeps what was read: a cache here is for blocks that several requests share, and no more.
-    catalogue, objects = WorkspaceCatalogue(workspace), Reader([workspace.store.packs], CACHE_BYTES)
-    return home_tree(catalogue, objects) if name == ALL else job_tree(catalogue, objects, name)
+@contextmanager
+def tree_of(workspace: Workspace, name: str) -> Iterator[FileTree]:
+    """The view of a job by id, or of the whole home for "all", to be served until this is left; raises NotFound."""
+    # The kernel keeps what was read: a cache here is for what several requests share and what is read ahead.
+    objects = ReadAhead(Reader([workspace.store.packs], CACHE_BYTES))
+    try:
+        catalogue = WorkspaceCatalogue(workspace)
+        yield home_tree(catalogue, objects) if name == ALL else job_tree(catalogue, objects, name)
+    finally:
+        objects.close()
 
 
 def facts(home: Home) -> dict[str, str]:

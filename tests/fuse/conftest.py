@@ -56,6 +56,9 @@ class Stored:
         buffer[: len(part)] = part
         return len(part)
 
+    def close(self) -> None:
+        pass
+
 
 @dataclass
 class Memory:

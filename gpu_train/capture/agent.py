@@ -99,8 +99,8 @@ class Agent:
 
     def begin(self) -> None:
         """Take over what an earlier agent left, and see to it that everything is watched."""
-        places = places_of(self._workspace.home, self._job.id)[1:]
-        for decision in self._tracker.recover(places, self._lookout.began_ns):
+        self._tracker.places += places_of(self._workspace.home, self._job.id)[1:]
+        for decision in self._tracker.recover(self._lookout.began_ns):
             if decision.candidate.commit is not None:
                 self._recovered.add(decision.candidate.commit.id)
             self._hand_over(decision)
@@ -155,15 +155,13 @@ class Agent:
                 self._ledger.lost(one, self._board.before.time_ns)
 
     def _see(self, sightings: Iterable[Sighting]) -> None:
-        """Take in what the sentry saw, and what became of the sentry."""
-        if self._lookout.has_died:
-            self._lookout.has_died = False
-            self._tracker.forget_sentry()
+        """Take in what the sentry saw and said."""
         self._tracker.take(sightings)
         for text in self._lookout.notices():
             self._ledger.event("agent", text)
         for place in self._lookout.places():
             note_place(self._workspace.home, self._job.id, place)
+            self._tracker.places.append(place)
             self._rescan.also_on(place)
         self._drained = time.monotonic()
 
@@ -307,7 +305,7 @@ class Agent:
             if end.is_lost:  # a runner may have died in the middle of starting the command
                 end_job(None, self._job.id, self._workspace.config.run.interrupt_grace_s)
             if not (busy or self._tracker.watched) and self._close(end):
-                self._tracker.clear(places_of(self._workspace.home, self._job.id)[1:])
+                self._tracker.clear()
                 return
             self._worker.wait(self._settings.scan_s)
 

@@ -162,8 +162,8 @@ class Candidate:
         own = {(m.dev, m.ino) for m in self.files}
         return any(m.is_file and (m.dev, m.ino) in own for m in (found.members or {}).values())
 
-    def update(self, found: Found, now: float) -> None:
-        """Take note of what is there now, and pin what is new."""
+    def update(self, found: Found, now: float, doubt: str = "") -> None:
+        """Take note of what is there now, and pin what is new; `doubt` says what may have been missed of it."""
         if found.signs != self.found.signs:
             self.changed = now
         rewritten = self.refresh(now)
@@ -183,6 +183,8 @@ class Candidate:
             for rel in vanished | self.vanished:
                 self._drop(rel)
             vanished = set()
+        # A part that was doubtful takes the doubt along when it goes; once something is written, it was no part.
+        self.doubt = doubt if fresh or not vanished else doubt or self.doubt
         if fresh:
             self.missed = {rel: size for rel, size in self.missed.items() if rel in seen}
         if fresh or not vanished <= self.vanished:
@@ -282,6 +284,7 @@ class Candidate:
             self._drop(rel)
         self.vanished.clear()
         self.missed.clear()
+        self.doubt = ""
 
     def path_of(self, rel: str) -> str:
         """Where a member's bytes can be read."""

@@ -239,7 +239,10 @@ class Judge:
         if member not in self._proofs:
             if len(self._proofs) > _REMEMBERED:
                 self._proofs.clear()
-            self._proofs[member] = _ask(rel, member, path)
+            proof = _ask(rel, member, path)
+            if not _is_still(member, path):
+                return proof  # of what is being written over it; of this content it says nothing
+            self._proofs[member] = proof
         return self._proofs[member]
 
 
@@ -274,6 +277,15 @@ def _ask(rel: str, member: Member, path: str) -> bool | None:
         )
     finally:
         os.close(fd)
+
+
+def _is_still(member: Member, path: str) -> bool:
+    """Whether a file that was asked is as it was when it was looked at; a copy of it always is."""
+    try:
+        now = Member.of(os.stat(path, follow_symlinks=False))
+    except OSError:
+        return False
+    return now == member or (now.dev, now.ino) != (member.dev, member.ino)
 
 
 def _is_cut_json(fd: int, size_bytes: int) -> bool:

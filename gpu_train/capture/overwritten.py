@@ -108,9 +108,11 @@ class Overwritten:
 
     def taken(self, candidate: Candidate) -> None:
         """A candidate is handed over as it is now."""
-        for member in candidate.files:
+        for rel, member in candidate.members.items():
             closing = self._last.get((member.dev, member.ino))
-            if closing is not None and not closing.is_coming:
+            # Of a link the file is what it was closed as, whatever its times; a copy may be of an earlier version.
+            is_that = rel not in candidate.copied or (closing and closing.version == version_of(member))
+            if closing is not None and is_that and not closing.is_coming:
                 closing.is_settled = True
 
     def kept(self, seen: Sighting) -> None:

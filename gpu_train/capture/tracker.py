@@ -46,6 +46,7 @@ class Tracker:
         view: what is where, as far as is known.
         overwritten: what became of files that were written over in place.
         is_urgent: whether a file was finished that nothing protects from being written over; set back by `decide`.
+        places: folders with pins on other file systems; whoever knows of them adds them.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Tracker:
         self.settle_s = settle_s
         self.view = View(root) if view is None else view
         self.is_urgent = False
+        self.places: list[Path] = []
         self.overwritten = Overwritten(self)
         self._processes = processes
         self._clock = clock
@@ -67,16 +69,15 @@ class Tracker:
         self._done = Done()
         self._superseded: list[Path] = []
 
-    def recover(self, places: Iterable[Path] = (), before_ns: int | None = None) -> list[Decision]:
+    def recover(self, before_ns: int | None = None) -> list[Decision]:
         """Take over what an earlier agent had pinned: what was committed, and what has been deleted or replaced since.
 
-        The pins of what is still there are freed by the first look, when it has pinned all that anew. `places` are
-        folders with pins on other file systems; sentries of before `before_ns` are dead.
+        The pins of what is still there are freed by the first look, when it has pinned all that anew. Sentries of
+        before `before_ns` are dead.
         """
         now = self._clock()
         made = []
-        folders = [self.pins, *places]
-        for pin in (pin for folder in folders for pin in folders_in(folder)):
+        for pin in (pin for folder in (self.pins, *self.places) for pin in folders_in(folder)):
             if pin.name.startswith(FREED):
                 shutil.rmtree(pin, ignore_errors=True)
             if not pin.name.isdecimal():
@@ -90,15 +91,18 @@ class Tracker:
             else:
                 candidate.absent_since = now - ABSENT_S
                 self._watched.left.append(candidate)
-        self.view.rescan()
-        for folder in folders:
-            for rel, hold in caught_in(folder / CAUGHT, before_ns or time.time_ns()):
-                self._recover_one(rel, hold)
-        self.glance()
+        self._take_over(before_ns or time.time_ns())
         return made
 
-    def _recover_one(self, rel: str, hold: Path) -> None:
-        """Take over a file that a sentry held and no agent had pinned: gone, or written over, by now."""
+    def _take_over(self, before_ns: int) -> None:
+        """Take over what dead sentries held and never told: gone, or written over, by now."""
+        self.view.rescan()
+        for folder in (self.pins, *self.places):
+            for rel, hold in caught_in(folder / CAUGHT, before_ns, self.view.holds()):
+                self._take_over_one(rel, hold)
+        self.glance()
+
+    def _take_over_one(self, rel: str, hold: Path) -> None:
         for candidate in self._watched.left:
             below = rel.removeprefix(f"{candidate.name}/")
             if below != rel and below not in candidate.members:
@@ -133,6 +137,9 @@ class Tracker:
                 self.overwritten.kept(seen)
             elif seen.kind == sighting.OVERWRITTEN:
                 self.overwritten.not_kept(seen)
+            elif seen.kind == sighting.DIED:
+                self.overwritten.forget_copies()
+                self._take_over(time.time_ns() - int((time.monotonic() - seen.at) * 1e9))
 
     def look(self, sync: Callable[[], Iterable[Sighting]] = tuple) -> bool:
         """See what is on the disk, whatever the sentry says, and pin what is new; whether names were news.
@@ -175,11 +182,6 @@ class Tracker:
         unpinned = {(m.dev, m.ino) for c in self.watched for rel, m in c.members.items() if rel not in c.pinned}
         self.view.release(unpinned.__contains__)
         self.overwritten.forget(lambda path: not self.view.exists(path))
-
-    def forget_sentry(self) -> None:
-        """The sentry has died: nothing that it kept open or was copying will come."""
-        self.view.forget_sentry()
-        self.overwritten.forget_copies()
 
     def take_commit(self, commit: Commit) -> Decision | None:
         """The decision that an explicit commit is; None when nothing is left of what it names."""
@@ -256,12 +258,12 @@ class Tracker:
         self._done.take_back(candidate)
         candidate.discard()
 
-    def clear(self, places: Iterable[Path] = ()) -> None:
+    def clear(self) -> None:
         """Free pins that nobody told of: `commit`'s, killed in between, and the sentry's. Only when the job is over."""
-        for pin in (pin for folder in (self.pins, *places) for pin in folders_in(folder)):
+        for pin in (pin for folder in (self.pins, *self.places) for pin in folders_in(folder)):
             if not pin.name.isdecimal():
                 shutil.rmtree(pin, ignore_errors=True)
-        for place in places:
+        for place in self.places:
             with suppress(OSError):  # what could not be stored is still in it
                 place.rmdir()
 
@@ -279,8 +281,7 @@ class Tracker:
             candidate.earlier = self._done.members_of(key)
             self._judge.families.begin(candidate.name, now)
             self._watched.open[key] = candidate
-        candidate.update(found, now)
-        candidate.doubt = self.view.doubt(found.path) if found.shape == FOLDER else ""
+        candidate.update(found, now, self.view.doubt(found.path) if found.shape == FOLDER else "")
 
     def _decide_one(self, candidate: Candidate, occasion: Occasion) -> Decision | None:
         deleted = candidate.absent_since is not None

@@ -109,7 +109,7 @@ class Watched:
             files = {(m.dev, m.ino) for m in candidate.files}
             missed = candidate.missed.items()
             return (
-                bool(files or missed)
+                bool(files or missed or candidate.doubt)  # of one that was deleted at once only its name is known
                 and files <= inodes
                 and all(rel in members and size <= members[rel].size_bytes for rel, size in missed)
             )

@@ -89,6 +89,12 @@ def facts() -> Callable[[Path], dict[bytes, Facts]]:
 
 
 @pytest.fixture
+def program() -> Path:
+    """This environment's `gpu-train`."""
+    return BIN / "gpu-train"
+
+
+@pytest.fixture
 def project() -> Path:
     """The project's own folder."""
     return PROJECT

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from pathlib import Path
 
 from gpu_train.capture.watch import sighting
 from gpu_train.capture.watch.folders import File, Folder
@@ -34,7 +33,12 @@ class Catcher:
         self._outbox = outbox
         self._path_of = path_of
         self._round = 0
+        self._watch = 0
         self._lately: dict[tuple[int, bytes], File] = {}
+
+    def begin_watch(self) -> None:
+        """All is watched anew: what was closed meanwhile is not known, so no copy under way can be told to be exact."""
+        self._watch += 1
 
     def begin_round(self) -> None:
         """Events are read now: whatever happened before they are dealt with may show at each of them."""
@@ -45,7 +49,8 @@ class Catcher:
         """A file was made: keep it, still open or not."""
         file = self._catch(folder, name)
         before = self._lately.pop((folder.number, name), None)
-        if file is not None and before is not None and before.inode == file.inode:
+        # One that was caught in an earlier round may have been given back since, and its number have come again.
+        if file is not None and before is not None and before.caught == self._round and before.inode == file.inode:
             self._lost(folder, name, file)
 
     def moved_in(self, folder: Folder, name: bytes, moved: File | None, cookie: int) -> None:
@@ -80,7 +85,10 @@ class Catcher:
 
     def found(self, folder: Folder, name: bytes, file: File) -> None:
         """A file that can only be kept open is there: have it copied, unless it is being written."""
-        fd = os.open(file.hold, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fd = os.open(file.hold, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:  # on some FUSE a file that is gone cannot be opened again
+            return
         try:
             is_written = has_writers(fd)
         finally:
@@ -115,12 +123,18 @@ class Catcher:
 
     def take_copy(self, copy: Copy) -> None:
         """Tell of a copy that is through; all closings up to now have been dealt with."""
-        if not copy.why and copy.file.closes != copy.closes:
-            copy.drop()
+        if not copy.why and (copy.file.closes, self._watch) != (copy.closes, copy.watch):
             copy.why = "it was being written to again"
-        now = version_of(os.fstat(copy.source))
+        now = copy.version
+        try:
+            now = version_of(os.fstat(copy.source))
+            if not copy.why:
+                copy.confirm()
+        except OSError as e:
+            copy.why = os.strerror(e.errno or 0)
         os.close(copy.source)
         if copy.why:
+            copy.drop()
             self._outbox.say(sighting.OVERWRITTEN, version=copy.version, why=copy.why)
         else:
             self._outbox.say(sighting.KEPT, version=copy.version, now=now, hold=copy.path)
@@ -141,15 +155,15 @@ class Catcher:
         if isinstance(held, Unheld):
             if cookie or known is None or not held.is_gone:
                 folder.files[name] = File(None)
-                self._outbox.tell(sighting.FILE, folder, name, cookie=cookie, why=str(held))
+                self._outbox.tell(sighting.FILE, folder, name, cookie=cookie, why=str(held), gone=held.is_gone)
             return None
         if not stat.S_ISREG(held.found.st_mode):
-            Path(held.path).unlink()
-            folder.files.pop(name, None)
+            self._holder.let_go(held.path)
+            folder.files[name] = File(None)
             self._outbox.tell(sighting.OTHER, folder, name, cookie=cookie)
             return None
         inode = held.found.st_dev, held.found.st_ino
-        file = known if known is not None and known.inode == inode else File(inode)
+        file = known if known is not None and known.inode == inode else File(inode, caught=self._round)
         file.hold, file.is_open = held.path, held.fd is not None
         folder.files[name] = file
         self._outbox.tell(sighting.FILE, folder, name, cookie=cookie, inode=inode, hold=held.path)
@@ -174,7 +188,7 @@ class Catcher:
         source = _open(file, folder, name)
         if source is None:
             return False
-        self._keeper.put(Copy(source, version, place, self._holder.next_name(path), file, file.closes))
+        self._keeper.put(Copy(source, version, place, self._holder.next_name(path), file, file.closes, self._watch))
         return True
 
 

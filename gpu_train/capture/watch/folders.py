@@ -33,6 +33,7 @@ class File:
         version: what it was when it was last closed after writing.
         closes: how often that was, and `round` in which of the sentry's rounds last. is_rewritten: whether two differ.
         is_early: whether it was found under its name before it was told that it had come there.
+        caught: in which of the sentry's rounds it was caught first.
     """
 
     inode: tuple[int, int] | None
@@ -43,6 +44,7 @@ class File:
     round: int = 0
     is_rewritten: bool = False
     is_early: bool = False
+    caught: int = 0
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class Folder:
     Attributes:
         number: its watch's; one without a watch has a negative number. told: the number by which others know it.
         parent, name: where it hangs.
+        inode: device and inode.
         mount: the mount that it lies on.
         files, folders: what is known to be in it.
         suspect_until: a removal before that (monotonic seconds) may not be the first one.
@@ -62,6 +65,7 @@ class Folder:
     parent: int
     name: bytes
     fd: int
+    inode: tuple[int, int]
     mount: int
     files: dict[bytes, File] = field(default_factory=dict)
     folders: dict[bytes, int] = field(default_factory=dict)
@@ -100,7 +104,12 @@ class Folders:
         Raises:
             OSError: FileNotFoundError when it is gone, ENOTDIR or ELOOP when it is none (any more).
         """
-        fd = os.open(name, _FLAGS | (0 if follow else os.O_NOFOLLOW), dir_fd=parent.fd)
+        try:
+            fd = os.open(name, _FLAGS | (0 if follow else os.O_NOFOLLOW), dir_fd=parent.fd)
+        except OSError as e:
+            if e.errno in (errno.EMFILE, errno.ENFILE):
+                self.blind = self.blind or f"too many files are open; raise the limit: ulimit -n ({e.strerror})"
+            raise
         before = len(self._known)
         folder = self._add(fd, parent.number, name, NAMES | FILES)
         is_new = len(self._known) > before
@@ -158,7 +167,7 @@ class Folders:
 
     def _add(self, fd: int, parent: int, name: bytes, mask: int) -> Folder:
         try:
-            number, mount = self._watch(fd, mask), mount_of(fd)
+            number, mount, found = self._watch(fd, mask), mount_of(fd), os.fstat(fd)
         except OSError:
             os.close(fd)
             raise
@@ -166,7 +175,9 @@ class Folders:
         if known is not None:
             os.close(fd)
             return known
-        self._known[number] = Folder(number, number, parent, name, fd, mount)
+        self._known[number] = Folder(
+            number, number, parent, name, fd, (found.st_dev, found.st_ino), mount
+        )  # fmt: skip
         return self._known[number]
 
     def _watch_only(self, path: Path) -> int:

@@ -13,7 +13,7 @@ import resource
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,9 @@ CAUGHT = "caught"
 
 SPARE_FILES = 64
 """Descriptors that are left for everything else."""
+
+DRAFT = b"."
+"""What the name of a copy begins with until it is known to be exact."""
 
 _MARK = b"~"
 _TOLD_BYTES = 200
@@ -80,6 +83,7 @@ class Holder:
         self.number = 0
         self._began_ns = time.time_ns()
         self._open: set[int] = set()
+        self._own = f"/proc/{os.getpid()}/fd"
         self.main = _place(pins)
         self._places: dict[int, Place | None] = {mount_of(self.main.fd): self.main}
         self._unwanted: SimpleQueue[str | None] = SimpleQueue()
@@ -125,12 +129,12 @@ class Holder:
 
     def let_go(self, path: str) -> None:
         """Give a file back that is held at a path: close it, or remove the link, in the background."""
-        fd = path.rpartition("/")[2]
-        if fd.isdecimal() and int(fd) in self._open:
-            self._open.discard(int(fd))
-            os.close(int(fd))
-        else:
+        folder, _, name = path.rpartition("/")
+        if folder != self._own:
             self._unwanted.put(path)
+        elif int(name) in self._open:
+            self._open.discard(int(name))
+            os.close(int(name))
 
     def close(self) -> None:
         """Close everything that was kept open. Links stay."""
@@ -164,7 +168,7 @@ class Holder:
             os.close(fd)
             raise Unheld("it is no regular file")
         self._open.add(fd)
-        return Held(f"/proc/{os.getpid()}/fd/{fd}", found, fd)
+        return Held(f"{self._own}/{fd}", found, fd)
 
     def _make_place(self, top: int, mount: int) -> Place | None:
         """A folder for links on another mount: beside its uppermost watched folder, else in it."""
@@ -194,23 +198,26 @@ def mount_of(fd: int) -> int:
     return -1
 
 
-def caught_in(folder: Path, before_ns: int) -> Iterator[tuple[str, Path]]:
+def caught_in(folder: Path, before_ns: int, known: Container[str] = ()) -> Iterator[tuple[str, Path]]:
     """What a sentry that began before a moment left behind: files without another name, with the path that they had.
 
-    All else of it is removed: it has its place in the checkpoint folder, or in a candidate's pin.
+    All else of it, but what is `known`, is removed: it has its place in the checkpoint folder or in a candidate's pin,
+    or is the draft of a copy, of which nobody knows whether it is exact.
     """
     try:
         left = sorted(folder.iterdir())
     except OSError:
         return
     for hold in left:
-        began, mark, told = os.fsencode(hold.name).partition(_MARK)
-        if began.partition(b"-")[0].isdigit() and int(began.partition(b"-")[0]) >= before_ns:
+        own, mark, told = os.fsencode(hold.name).partition(_MARK)
+        began = own.removeprefix(DRAFT).partition(b"-")[0]
+        if str(hold) in known or (began.isdigit() and int(began) >= before_ns):
             continue
-        if mark and hold.stat(follow_symlinks=False).st_nlink == 1:
-            yield os.fsdecode(told.replace(b"%2F", b"/").replace(b"%25", b"%")), hold
-        else:
-            hold.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # a sentry that has lost its agent may still be giving things back
+            if mark and not own.startswith(DRAFT) and hold.stat(follow_symlinks=False).st_nlink == 1:
+                yield os.fsdecode(told.replace(b"%2F", b"/").replace(b"%25", b"%")), hold
+            else:
+                hold.unlink()
 
 
 def _place(pins: Path) -> Place:

@@ -25,7 +25,7 @@ IS_FOLDER = 0x40000000
 _ONLY_FOLDERS = 0x01000000
 _EXCLUDE_UNLINKED = 0x04000000
 _HEAD = struct.Struct("iIII")
-_READ_BYTES = 1 << 16
+_READ_BYTES = 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

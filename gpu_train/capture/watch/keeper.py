@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 from gpu_train.capture.shape import is_loose, is_weights
 from gpu_train.capture.watch.folders import File
-from gpu_train.capture.watch.hold import Place
+from gpu_train.capture.watch.hold import DRAFT, Place
 from gpu_train.capture.watch.sighting import Version
 from gpu_train.capture.watch.snapshot import COARSE_S, Changed, is_still, take
 from gpu_train.step import step_of
@@ -44,8 +44,9 @@ class Copy:
     Attributes:
         source: the file, open for reading; whoever takes the copy from `Keeper.done` closes it.
         version: what it was when it was closed.
-        place, name: where the copy goes.
+        place, name: where the copy goes; until it is known to be exact its name says that it is a draft.
         file, closes: the file as the sentry knows it, and which of its closings this was.
+        watch: how often the sentry had begun to watch; what happened before it did so again is not all known.
         why: why there is none; empty when there is.
     """
 
@@ -55,6 +56,7 @@ class Copy:
     name: bytes
     file: File
     closes: int
+    watch: int
     why: str = ""
 
     @property
@@ -62,10 +64,23 @@ class Copy:
         """Where the copy is."""
         return f"{self.place.path}/{os.fsdecode(self.name)}"
 
+    @property
+    def draft(self) -> bytes:
+        """Its name until it is known to be exact."""
+        return DRAFT + self.name
+
+    def confirm(self) -> None:
+        """Give it its name: it is exact.
+
+        Raises:
+            OSError: when that cannot be done.
+        """
+        os.rename(self.draft, self.name, src_dir_fd=self.place.fd, dst_dir_fd=self.place.fd)
+
     def drop(self) -> None:
-        """Remove the copy."""
+        """Remove the draft."""
         with suppress(OSError):
-            os.unlink(self.name, dir_fd=self.place.fd)
+            os.unlink(self.draft, dir_fd=self.place.fd)
 
 
 class Keeper:
@@ -123,7 +138,7 @@ class Keeper:
             if disk.f_bavail * disk.f_frsize < copy.version[2] + self.spare_bytes:
                 copy.why = "there is no room for a copy of it"
                 return
-        take(copy.source, copy.version[2], copy.place.fd, copy.name)
+        take(copy.source, copy.version[2], copy.place.fd, copy.draft)
         while (still := is_still(copy.source, copy.version)) is None:
             time.sleep(COARSE_S / 4)
         if not still:

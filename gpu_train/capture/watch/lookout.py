@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,10 @@ AGAIN_S = 1.0
 """A sentry that died is started again not before so long after its start."""
 
 SYNC_S = 10.0
+
+DROPS = 10_000
+"""So many of the last files that a sentry was to give back are known, so that its death leaves none of them."""
+
 _READ_BYTES = 1 << 20
 
 
@@ -33,14 +38,12 @@ class Lookout:
     Attributes:
         blind: why not everything is watched, in words; empty when it is.
         is_poked: whether the job has something to tell in its control folder; whoever looks sets it back.
-        has_died: whether a sentry died since this was last set back.
         began_ns: when the sentry was started (wall clock).
     """
 
     def __init__(self, root: Path, pins: Path, control: Path, job_id: str) -> None:
         self.blind = ""
         self.is_poked = True
-        self.has_died = False
         self.began_ns = 0
         self._command = module_command(
             "gpu_train.capture.watch", "--root", str(root), "--pins", str(pins), "--control", str(control),
@@ -53,6 +56,7 @@ class Lookout:
         self._told: list[Sighting] = []
         self._notices: list[str] = []
         self._places: list[Path] = []
+        self._dropped: deque[str] = deque(maxlen=DROPS)
 
     def __enter__(self) -> Self:
         return self
@@ -117,9 +121,10 @@ class Lookout:
         The sentry does it: it must never wait for a folder that a process of lower priority has locked.
         """
         if self._process is not None:
+            self._dropped.append(hold)
             self._tell(f"drop {json.dumps(hold)}")
         else:
-            Path(hold).unlink(missing_ok=True)
+            _remove(hold)
 
     def spare(self, size_bytes: int) -> None:
         """Set how much of a disk copies must leave free."""
@@ -161,7 +166,9 @@ class Lookout:
                 return
             if not data:
                 code = self._end()
-                self.has_died = True
+                while self._dropped:  # it may not have come to all of them
+                    _remove(self._dropped.pop())
+                self._told.append(Sighting(sighting.DIED, time.monotonic()))
                 self._notices.append(
                     f"the process that watches files ended ({code}) and is started again; "
                     "checkpoints that lived meanwhile may have been missed"
@@ -199,3 +206,8 @@ class Lookout:
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
+
+
+def _remove(hold: str) -> None:
+    with suppress(OSError):  # it is gone, or was a descriptor
+        os.unlink(hold)  # noqa: PTH108  thousands of times

@@ -22,6 +22,7 @@ class Node:
         children: what is in a folder.
         found: what the last stat of it said.
         why: what may have been missed of it, in words.
+        is_gone: whether it had left its name before anybody could look at it; what is there now is another one.
         stamp: changes with the names in a folder and below it, and when a file there is closed.
         listed: the inode number in the disk's listing. seen_ns: a folder's own time when the disk was last listed.
         round: the last telling of everything that it came in.
@@ -35,6 +36,7 @@ class Node:
     children: dict[str, Node] = field(default_factory=dict)
     found: os.stat_result | None = None
     why: str = ""
+    is_gone: bool = False
     stamp: int = 1
     listed: int = 0
     seen_ns: int = 0

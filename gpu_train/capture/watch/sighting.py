@@ -42,6 +42,9 @@ NOTICE = "notice"
 BLIND = "blind"
 """From now on some folders are not watched; `why` says which way out there is. They must be looked at by turns."""
 
+DIED = "died"
+"""The sentry is dead: what it kept open and was copying will not come. Its agent says so, after all that it told."""
+
 PLACE = "place"
 """`hold` is a folder in which bytes of another file system are kept."""
 
@@ -73,6 +76,7 @@ class Sighting(NamedTuple):
         hold: a path by which the bytes can be had, whatever becomes of the name.
         version: a file's content, for CLOSED, KEPT and OVERWRITTEN. now: the same, with the time that it has now.
         coming: for CLOSED, whether KEPT or OVERWRITTEN follows.
+        gone: for FILE and FOLDER, whether it had left that name before anybody could look at it.
         why: in words.
     """
 
@@ -87,6 +91,7 @@ class Sighting(NamedTuple):
     version: Version | None = None
     now: Version | None = None
     coming: bool = False
+    gone: bool = False
     why: str = ""
 
     def encode(self) -> bytes:

@@ -9,24 +9,18 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_train.capture.watch import sighting
+from gpu_train.capture.watch.comparison import UNSEEN, Comparison, stat_of
 from gpu_train.capture.watch.folders import ABOVE
-from gpu_train.capture.watch.hold import HIDDEN
 from gpu_train.capture.watch.names import FILE, FOLDER, OTHER, Inode, Node
 from gpu_train.capture.watch.sighting import Sighting, Version
 
 LIMBO_S = 0.5
 """How long what was moved away is waited for under another name."""
-
-FRESH_NS = 2_000_000_000
-"""A folder changed so lately may change again without its time showing it."""
 
 
 class ViewEntry:
@@ -50,14 +44,6 @@ class ViewEntry:
     def is_file(self) -> bool:
         """Whether it is a regular file."""
         return self._kind == FILE
-
-
-@dataclass(slots=True)
-class Compared:
-    """What a look at the real disk brought: whether there was anything new, and what was not there."""
-
-    was_news: bool = False
-    missing: list[Node] = field(default_factory=list)
 
 
 class View:
@@ -93,10 +79,10 @@ class View:
     def stat(self, path: str) -> os.stat_result:
         """See `Disk.stat`. What has no name on the real disk any more is asked for by what holds it."""
         node = self._node(path)
-        found = _stat(path)
+        found = None if node.is_gone else stat_of(path)
         if found is None or (node.inode is not None and (found.st_dev, found.st_ino) != node.inode):
             held = self._holds.get(node.inode) if node.inode is not None else None
-            found = (_stat(held[0], follow=True) if held is not None else None) or node.found
+            found = (stat_of(held[0], follow=True) if held is not None else None) or node.found
         if found is None:
             dev, ino = node.inode or (0, 0)
             return os.stat_result((node.kind | 0o700, ino, dev, 1, 0, 0, 0, 0, 0, 0), {"st_mtime_ns": 0})
@@ -155,12 +141,16 @@ class View:
             del self._holds[inode]
             self.drop(hold)
 
-    def forget_sentry(self) -> None:
+    def holds(self) -> set[str]:
+        """All paths by which a sentry holds files that are known."""
+        return {hold for hold, _ in self._holds.values()}
+
+    def _forget_sentry(self) -> None:
         """The sentry has died: what it kept open and what it was copying is lost. Links stay."""
         self.is_told = False
         self._coming.clear()
         for inode, (hold, _) in list(self._holds.items()):
-            if _stat(hold, follow=True) is None:
+            if stat_of(hold, follow=True) is None:
                 del self._holds[inode]
 
     # What is told
@@ -194,6 +184,9 @@ class View:
             self._is_telling_all = False
             self._prune(self._above)
             return
+        if seen.kind == sighting.DIED:
+            self._forget_sentry()
+            return
         if seen.kind in (sighting.KEPT, sighting.OVERWRITTEN):
             self._came(seen.version)
             return
@@ -222,14 +215,15 @@ class View:
             if node is not None:
                 self._ended[self._path(node)] = seen.at
             node = self._hang(folder, Node(seen.name, kind, inode=seen.inode, since=self._told_at(seen)))
-        node.why, node.round = seen.why, self._round
+        node.why, node.is_gone, node.round = seen.why, seen.gone, self._round
         if seen.inode is None or not seen.hold:
             return
         earlier = self._holds.get(seen.inode)
         if earlier is None:
             self._holds[seen.inode] = seen.hold, node
         else:
-            self.drop(seen.hold)
+            if seen.hold != earlier[0]:
+                self.drop(seen.hold)
             self._holds[seen.inode] = earlier[0], node
 
     def _folder(self, folder: Node, seen: Sighting) -> None:
@@ -248,6 +242,9 @@ class View:
             node.unhang()
             node.name = seen.name
             self._hang(folder, node)
+        if seen.child and (node.is_gone or node.why == UNSEEN):
+            node.why = ""  # it is looked into under another name than its first; or the sentry has seen more of it
+        node.is_gone = seen.gone
         node.inode, node.round = seen.inode, self._round
         if seen.why and seen.why != node.why:
             node.why = seen.why
@@ -261,7 +258,7 @@ class View:
         if node is None:
             return
         path = f"{self._path(folder)}/{seen.name}"
-        found = _stat(path)
+        found = stat_of(path)
         if found is not None and (found.st_dev, found.st_ino) == node.inode:
             return  # a rescan has brought what came after it
         node.unhang()
@@ -288,31 +285,32 @@ class View:
 
     # What is there
 
-    def rescan(self) -> Compared:
+    def rescan(self) -> Comparison:
         """Look at the real disk, and take in what is there and was not told.
 
         What is not there is only given back: it may be that its end has not been told yet, and neither that anything
         happened to it before; once all of that has been taken in, `remove` it.
         """
-        compared = Compared()
+        comparison = Comparison(self._round)
         name = os.path.basename(self.root)
         node = self._above.children.get(name)
         if node is None and os.path.isdir(self.root):
-            node = self._hang(self._above, Node(name, FOLDER, round=self._round))
-            compared.was_news = True
+            node = self._above.hang(Node(name, FOLDER, round=self._round))
+            comparison.was_news = True
         if node is not None:
-            self._rescan(node, self.root, compared)
-        return compared
+            comparison.compare(node, self.root, follow=True)
+        self.is_fresh |= comparison.was_news
+        return comparison
 
     def remove(self, missing: Iterable[Node]) -> None:
         """Take out what is still not on the disk."""
         for node in missing:
-            if node.hangs_below(self._above) and _stat(self._path(node)) is None:
+            if node.hangs_below(self._above) and stat_of(self._path(node)) is None:
                 node.unhang()
 
     def revive(self, rel: str, hold: str) -> None:
         """Put a file in its old place that has no name any more, but whose bytes are held."""
-        found = _stat(hold, follow=True)
+        found = stat_of(hold, follow=True)
         root = self._above.children.get(os.path.basename(self.root))
         if found is None or root is None:
             return
@@ -323,34 +321,6 @@ class View:
         if name not in node.children:
             inode = found.st_dev, found.st_ino
             self._holds[inode] = hold, self._hang(node, Node(name, FILE, inode=inode, found=found))
-
-    def _rescan(self, node: Node, path: str, compared: Compared) -> None:
-        found = _stat(path, follow=node.parent is self._above)
-        if found is None or not stat.S_ISDIR(found.st_mode):
-            compared.missing.append(node)
-            return
-        node.inode = found.st_dev, found.st_ino
-        if node.seen_ns != found.st_mtime_ns or time.time_ns() - found.st_mtime_ns < FRESH_NS:
-            self._relist(node, path, compared)
-            node.seen_ns = found.st_mtime_ns
-        for child in list(node.children.values()):
-            if child.kind == FOLDER:
-                self._rescan(child, f"{path}/{child.name}", compared)
-
-    def _relist(self, node: Node, path: str, compared: Compared) -> None:
-        """Compare the names in one folder."""
-        try:
-            with os.scandir(path) as entries:
-                there = {entry.name: entry for entry in entries if not entry.name.startswith(HIDDEN)}
-        except OSError:
-            return  # it is being deleted, or is not ours to read
-        compared.missing += [child for name, child in node.children.items() if name not in there]
-        for name, entry in there.items():
-            child = node.children.get(name)
-            if child is None or _is_other(child, entry):
-                child = self._hang(node, Node(name, _kind_of(entry), round=self._round))
-                compared.was_news = True
-            child.listed = entry.inode()
 
     # Finding
 
@@ -373,27 +343,3 @@ class View:
     def _hang(self, folder: Node, node: Node) -> Node:
         self.is_fresh = True
         return folder.hang(node)
-
-
-def _is_other(node: Node, entry: os.DirEntry[str]) -> bool:
-    """Whether what the disk lists under a name is not what the node is."""
-    if node.kind != _kind_of(entry):
-        return True
-    if node.kind != FILE or node.listed == entry.inode():
-        return False
-    # Some file systems list other numbers than they give when they are asked.
-    found = _stat(entry.path) if node.inode is not None else None
-    return node.listed != 0 if found is None else (found.st_dev, found.st_ino) != node.inode
-
-
-def _kind_of(entry: os.DirEntry[str]) -> int:
-    if entry.is_dir(follow_symlinks=False):
-        return FOLDER
-    return FILE if entry.is_file(follow_symlinks=False) else OTHER
-
-
-def _stat(path: str, *, follow: bool = False) -> os.stat_result | None:
-    try:
-        return os.stat(path, follow_symlinks=follow)
-    except OSError:
-        return None

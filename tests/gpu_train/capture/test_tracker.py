@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,14 @@ class Watch:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+        self.rest(path.parent)
         return path
+
+    def rest(self, folder: Path) -> None:
+        """Have a folder look as if nothing had happened in it for a while when it is first seen."""
+        while folder != self.root:
+            os.utime(folder, ns=(0, time.time_ns() - 5 * 10**9))
+            folder = folder.parent
 
 
 def said(decision: Decision) -> str:
@@ -78,6 +86,25 @@ def test_a_checkpoint_is_taken_once(watch: Watch) -> None:
 def test_a_marker_and_deletion_at_once(watch: Watch) -> None:
     for name in ("model.safetensors", "training_args.bin", "trainer_state.json"):
         watch.write(f"checkpoint-5/{name}", safetensors() if name.startswith("m") else b"{}")
+    assert watch.turn() == []
+    shutil.rmtree(watch.root / "checkpoint-5")
+    assert watch.settle(1) == ["checkpoint-5: hf-trainer"]
+
+
+def test_a_folder_that_may_be_amid_its_removal_when_it_is_first_looked_at(watch: Watch) -> None:
+    for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
+        watch.write(f"checkpoint-5/{name}", safetensors() if name.startswith("m") else b"{}")
+    (watch.root / "checkpoint-5" / "optimizer.safetensors").unlink()
+    assert watch.turn() == []
+    shutil.rmtree(watch.root / "checkpoint-5")
+    assert watch.settle(1) == ["checkpoint-5: !something in it may have been deleted before it was first looked at"]
+
+
+def test_a_folder_that_is_written_on_after_it_was_first_looked_at_was_not_amid_its_removal(watch: Watch) -> None:
+    (watch.root / "checkpoint-5").mkdir()
+    (watch.root / "checkpoint-5" / "model.safetensors").write_bytes(safetensors())
+    assert watch.turn() == []
+    (watch.root / "checkpoint-5" / "trainer_state.json").write_text("{}")
     assert watch.turn() == []
     shutil.rmtree(watch.root / "checkpoint-5")
     assert watch.settle(1) == ["checkpoint-5: hf-trainer"]

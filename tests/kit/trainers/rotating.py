@@ -2,11 +2,13 @@
 
     rotating.py KIND VERSIONS LIFETIME_MS [KILOBYTES]
 
-KIND is one of the functions of `WRITERS`. Each finished version is a line in written.jsonl in the working directory,
-with its name below the checkpoint folder and a digest of its files.
+KIND is one of the functions of `WRITERS`. Each finished version is a line in written.jsonl in the working directory:
+its name below the checkpoint folder, a digest of its files, and from when to when it was there (monotonic seconds).
+It goes on until a file called "stop" is there when VERSIONS is 0.
 """
 
 import hashlib
+import itertools
 import json
 import random
 import shutil
@@ -88,16 +90,25 @@ def live(seconds):
         pass
 
 
+def until_stopped():
+    """Steps, as long as nobody has said that it is enough."""
+    for step in itertools.count(1):
+        if Path("stop").exists():
+            return
+        yield step
+
+
 def main(kind, versions, lifetime_s, floats):
     write = next(w for w in WRITERS if w.__name__ == kind)
     with open("written.jsonl", "w") as written:
-        for step in range(1, versions + 1):
+        for step in range(1, versions + 1) if versions else until_stopped():
+            since = time.monotonic()
             path, remove = write(step, floats)
             began = time.perf_counter()
             line = {"name": path.name, "digest": digest_of(path)}
             live(lifetime_s - (time.perf_counter() - began))
             remove()
-            print(json.dumps(line), file=written, flush=True)
+            print(json.dumps({**line, "from": since, "to": time.monotonic()}), file=written, flush=True)
             time.sleep(random.Random(step).uniform(0, 0.01))
 
 

@@ -69,6 +69,8 @@ def test_where_no_link_can_be_made_files_are_kept_open_and_copied(new_post, tmp_
         kept = post.copies()[-1]
         assert Path(kept.hold).parent == post.pins / CAUGHT
         assert Path(kept.hold).read_bytes() == b"weights"
+        post.sentry.holder.let_go(file.hold.replace(str(os.getpid()), "1"))  # of one that is dead
+        assert Path(file.hold).read_bytes() == b"weights"
         post.sentry.holder.let_go(file.hold)
         assert not os.path.exists(file.hold)
     finally:
@@ -86,3 +88,10 @@ def test_what_a_dead_sentry_has_left_is_found_by_the_name_that_it_had(post) -> N
     assert (name, hold.read_bytes()) == (f"{odd}/gone.pt", b"weights")
     assert list((post.pins / CAUGHT).iterdir()) == [hold]
     assert list(caught_in(post.pins / CAUGHT, 0)) == []  # of a sentry that began later and lives
+    assert list(caught_in(post.pins / CAUGHT, time.time_ns(), {str(hold)})) == []
+
+
+def test_the_draft_of_a_copy_is_nothing_to_take_over(post) -> None:
+    (post.pins / CAUGHT / f".{os.fsdecode(post.sentry.holder.next_name(b'ckpt.pt'))}").write_bytes(b"half of the we")
+    assert list(caught_in(post.pins / CAUGHT, time.time_ns())) == []
+    assert list((post.pins / CAUGHT).iterdir()) == []

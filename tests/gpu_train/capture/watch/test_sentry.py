@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from pathlib import Path
+
+import pytest
 
 from gpu_train.capture.watch import sighting
 
@@ -48,6 +51,17 @@ def test_a_folder_that_is_gone_already_is_told_with_why(post) -> None:
     (folder, deleted) = post.look()
     assert (folder.kind, folder.child, deleted.kind) == (sighting.FOLDER, 0, sighting.DELETED)
     assert folder.why == "it was deleted before it could be looked into"
+
+
+def test_a_folder_that_was_made_anew_unseen_is_told_twice(post, short) -> None:
+    for content in (b"one", b"two"):
+        (post.root / "checkpoint-last").mkdir()
+        (post.root / "checkpoint-last" / "w.bin").write_bytes(content)
+        if content == b"one":
+            shutil.rmtree(post.root / "checkpoint-last")
+    told = post.look()
+    assert short(told) == ["folder checkpoint-last", "deleted checkpoint-last", "folder checkpoint-last", "file w.bin"]
+    assert [seen.why for seen in told[:3]] == ["it was deleted before it could be looked into", "", ""]
 
 
 def test_a_folder_that_may_be_amid_its_removal_when_it_is_first_seen(post) -> None:
@@ -128,6 +142,45 @@ def test_one_that_was_deleted_and_made_anew_before_it_could_be_seen_is_told_as_l
     path.write_bytes(b"two")
     told = post.look()
     assert sum(seen.kind == sighting.OVERWRITTEN for seen in told) == 1
+
+
+def test_one_that_was_made_anew_after_it_was_given_back_is_not_lost(post) -> None:
+    """The number of its inode may have come again by then."""
+    path = post.root / "ckpt-1.pt"
+    path.write_bytes(b"one")
+    hold = hold_of(post.look(), "ckpt-1.pt")
+    number = path.stat().st_ino
+    hold.unlink()
+    path.unlink()
+    path.write_bytes(b"two")
+    if path.stat().st_ino != number:
+        pytest.skip("numbers do not come again here")
+    assert not any(seen.kind == sighting.OVERWRITTEN for seen in post.look())
+
+
+def test_no_copy_is_taken_for_exact_when_closings_may_have_been_missed(post) -> None:
+    (post.root / "ckpt.pt").write_bytes(b"one")
+    post.look()
+    post.sentry.begin_anew()
+    (lost,) = [seen for seen in post.copies() if seen.kind in (sighting.KEPT, sighting.OVERWRITTEN)]
+    assert lost.kind == sighting.OVERWRITTEN
+    number = (post.root / "ckpt.pt").stat().st_ino
+    assert {hold.stat().st_ino for hold in (post.pins / "caught").iterdir()} == {number}
+
+
+def test_folders_that_cannot_be_watched_are_told_at_once(post, short) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.open("/dev/null", os.O_RDONLY)
+    try:
+        (post.root / "checkpoint-5").mkdir()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+        told = post.look()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(spare)
+    assert short(told) == ["folder checkpoint-5", "blind"]
+    assert "ulimit -n" in told[1].why
+    assert post.sentry.is_blind
 
 
 def test_one_that_was_written_over_before_it_could_be_seen_is_told_as_lost(post) -> None:

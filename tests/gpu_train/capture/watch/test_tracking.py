@@ -16,6 +16,8 @@ from gpu_train.capture.decision import Decision
 from gpu_train.capture.finder import look_inside
 from gpu_train.capture.pin import link_tree
 from gpu_train.capture.tracker import Tracker
+from gpu_train.capture.watch import sighting
+from gpu_train.capture.watch.sighting import Sighting
 from gpu_train.capture.watch.view import View
 
 
@@ -145,6 +147,18 @@ def test_files_that_replace_each_other_unseen(desk: Desk) -> None:
     assert desk.tracker.overwritten.lost() == []
 
 
+def test_files_that_replace_each_other_before_their_moves_are_told(desk: Desk) -> None:
+    """Each was caught under its first name; of the first one nothing but that is left when its move is told."""
+    desk.write("new.tmp", safetensors(1))
+    desk.hear()
+    (desk.root / "new.tmp").replace(desk.root / "last.safetensors")
+    desk.write("new.tmp", safetensors(2)).replace(desk.root / "last.safetensors")
+    desk.hear()
+    made = [d for _ in range(10) for d in desk.decisions()]
+    assert [content(d)["last.safetensors"][-1] for d in made] == [1, 2]
+    assert desk.tracker.overwritten.lost() == []
+
+
 def test_versions_in_place(desk: Desk) -> None:
     for version in range(3):
         desk.write("last.safetensors", safetensors(version))
@@ -179,6 +193,25 @@ def test_a_version_that_nobody_could_copy_is_lost_with_its_name(desk: Desk) -> N
     assert [content(d)["last.safetensors"][-1] for _ in range(10) for d in desk.decisions()] == [2]
     (lost,) = desk.tracker.overwritten.lost()
     assert lost.name == "last.safetensors"
+
+
+def test_a_version_is_not_accounted_for_by_an_earlier_one(desk: Desk) -> None:
+    """The copy of the first is handed over when the second has been closed, and nobody could copy that."""
+    path = desk.write("last.safetensors", safetensors(1))
+    desk.hear()
+    path.write_bytes(safetensors(2, 100))
+    told = desk.post.look()
+    desk.post.sentry.begin_anew()
+    desk.tracker.take(told + desk.post.copies())
+    with open(path, "r+b") as file:
+        file.write(safetensors(3, 200)[:99])
+        file.flush()
+        assert [content(d)["last.safetensors"][-1] for d in desk.tracker.decide()] == [1]
+        file.seek(0)
+        file.write(safetensors(3, 200))
+    desk.hear()
+    assert [content(d)["last.safetensors"][-1] for _ in range(10) for d in desk.decisions()] == [3]
+    assert [lost.name for lost in desk.tracker.overwritten.lost()] == ["last.safetensors"]
 
 
 def test_a_file_with_a_step_in_its_name_that_is_written_over_before_anybody_looked(desk: Desk) -> None:
@@ -285,6 +318,51 @@ def test_a_folder_that_was_first_seen_amid_its_removal_is_not_whole(desk: Desk) 
     assert desk.settle() == ["checkpoint-5: !something in it may have been deleted before it could be kept"]
 
 
+def test_a_part_that_was_first_seen_amid_its_removal_leaves_its_doubt_behind(desk: Desk) -> None:
+    (desk.root / "checkpoint-5").mkdir()
+    desk.hear()
+    for name in ("model.safetensors", "deep/a.safetensors", "deep/b.safetensors"):
+        desk.write(f"checkpoint-5/{name}", safetensors(1))
+    (desk.root / "checkpoint-5" / "deep" / "a.safetensors").unlink()
+    desk.hear()
+    shutil.rmtree(desk.root / "checkpoint-5" / "deep")
+    assert desk.turn() == []
+    shutil.rmtree(desk.root / "checkpoint-5")
+    assert desk.settle() == ["checkpoint-5: !something in it may have been deleted before it could be kept"]
+
+
+def test_a_folder_that_got_its_name_before_it_was_looked_into(desk: Desk) -> None:
+    desk.write("tmp-checkpoint-5/model.safetensors", safetensors(1))
+    desk.write("tmp-checkpoint-5/trainer_state.json", b"{}")
+    (desk.root / "tmp-checkpoint-5").rename(desk.root / "checkpoint-5")
+    desk.hear()
+    shutil.rmtree(desk.root / "checkpoint-5")
+    assert desk.settle() == ["checkpoint-5: hf-trainer"]
+
+
+def test_a_folder_that_is_made_anew_unseen_was_there_before(desk: Desk) -> None:
+    for version in (1, 2):
+        desk.write("checkpoint-5/model.safetensors", safetensors(version))
+        if version == 1:
+            shutil.rmtree(desk.root / "checkpoint-5")
+    made = [d for _ in range(35) for d in desk.decisions()]
+    assert [said(d) for d in made] == ["checkpoint-5: gone", "checkpoint-5: files"]
+    assert content(made[1])["model.safetensors"][-1] == 2
+
+
+def test_what_was_committed_and_deleted_before_it_could_be_looked_into(desk: Desk) -> None:
+    folder = desk.write("checkpoint-5/model.safetensors", safetensors(1)).parent
+    pin = desk.post.pins / "c1"
+    assert link_tree(folder, pin / folder.name)
+    shutil.rmtree(folder)
+    desk.hear()
+    desk.tracker.glance()
+    decision = desk.tracker.take_commit(Commit(str(folder), str(pin), step=5))
+    assert decision is not None
+    assert said(decision) == "checkpoint-5: explicit"
+    assert desk.settle() == []
+
+
 def test_a_folder_that_nobody_could_look_into_is_gone(desk: Desk) -> None:
     desk.write("checkpoint-5/model.safetensors", safetensors(1))
     shutil.rmtree(desk.root / "checkpoint-5")
@@ -350,6 +428,30 @@ def test_what_was_held_when_all_died_is_taken_over(desk: Desk) -> None:
         ("last.safetensors", 2), ("checkpoint-5", 1), ("last.safetensors", 3),
     ]  # fmt: skip
     assert desk.held() == []
+
+
+def test_what_a_sentry_that_died_held_and_never_told_is_taken_over(desk: Desk) -> None:
+    desk.write("step-1.safetensors", safetensors(1))
+    desk.hear()
+    gone = desk.write("checkpoint-5/model.safetensors", safetensors(2)).parent
+    desk.write("step-1.safetensors.tmp", safetensors(3)).replace(desk.root / "step-1.safetensors")
+    desk.post.look()  # it is dealt with, but nobody hears of it
+    shutil.rmtree(gone)
+    (desk.root / "step-1.safetensors").unlink()
+    desk.tracker.take([Sighting(sighting.DIED, time.monotonic())])
+    desk.post.sentry.begin_anew()
+    made = [d for _ in range(35) for d in desk.decisions()]
+    assert sorted((d.candidate.name, next(iter(content(d).values()))[-1]) for d in made) == [
+        ("checkpoint-5", 2), ("step-1.safetensors", 1), ("step-1.safetensors", 3),
+    ]  # fmt: skip
+
+
+def test_a_copy_that_a_sentry_that_died_was_making_is_not_waited_for(desk: Desk) -> None:
+    desk.write("last.safetensors", safetensors(1))
+    told = desk.post.look()
+    assert told[-1].coming
+    desk.tracker.take([*told, Sighting(sighting.DIED, time.monotonic())])
+    assert [said(d) for d in desk.tracker.decide(ended=True)] == ["last.safetensors: files"]
 
 
 def test_what_is_stored_is_held_no_more(desk: Desk) -> None:

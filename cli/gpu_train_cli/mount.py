@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from typing import TextIO
+from urllib.parse import urlsplit
 
 import click
 
@@ -12,7 +16,9 @@ from gpu_train_cas.errors import NotFound
 from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Column, Details, Listing, Output, note, reading, warn
+from gpu_train_fuse.server import LOOPBACK, PORT, is_loopback
 
+PASSWORD = "GPU_TRAIN_WEBDAV_PASSWORD"
 NO_MOUNTS = "nothing is mounted: `gpu-train mount JOB` mounts a job, `gpu-train mount all` the whole home"
 
 
@@ -22,18 +28,36 @@ NO_MOUNTS = "nothing is mounted: `gpu-train mount JOB` mounts a job, `gpu-train 
 @click.option("-f", "--foreground", is_flag=True, help="Stay until it is unmounted or interrupted.")
 @click.option("--allow-other", is_flag=True, help="Let other users in, as far as the stored modes do.")
 @click.option("--nonempty", is_flag=True, help="Mount over a folder that has something in it.")
+@click.option("--webdav", is_flag=True, help="Mount nothing, but serve the same over WebDAV until interrupted.")
+@click.option("--host", help=f"The address to serve at.  [default: {LOOPBACK}]")
+@click.option("--port", type=click.IntRange(0, 65535), help=f"The port, 0 for any that is free.  [default: {PORT}]")
+@click.option(
+    "--password-file", type=click.File(), help="What clients have to know, on the first line; `-` is standard input."
+)
 @reading
 @pass_invocation
 def mount(
     invocation: Invocation, target: str | None, mountpoint: Path | None, foreground: bool, allow_other: bool,
-    nonempty: bool, output: Output,
+    nonempty: bool, webdav: bool, host: str | None, port: int | None, password_file: TextIO | None, output: Output,
 ) -> None:  # fmt: skip
     """Mount a job's checkpoints as a read-only folder.
 
     JOB is a job, "all" the whole home; the path of the mount is printed. In it are checkpoints/, latest and
     best as links, logs/, code/ and job.json; new checkpoints appear as they are captured. MOUNTPOINT is made
     when it is not there; without one it is in the home's mnt/. Without arguments, list what is mounted.
+
+    Where there is no FUSE, `--webdav` serves the same to clients on this machine, or on others that come through
+    `ssh -L`; the address is printed, and how to use it. For another `--host` than this machine alone a password is
+    needed, from a file or $GPU_TRAIN_WEBDAV_PASSWORD. Over plain HTTP it can be read on the way.
     """
+    if webdav:
+        if target is None or mountpoint is not None or allow_other or nonempty:
+            raise click.UsageError("--webdav takes a job or all, and neither MOUNTPOINT, --allow-other nor --nonempty")
+        password = password_file.readline().rstrip("\r\n") if password_file else os.environ.get(PASSWORD)
+        _serve(invocation, target, host or LOOPBACK, PORT if port is None else port, password, output)
+        return
+    if host is not None or port is not None or password_file is not None:
+        raise click.UsageError("--host, --port and --password-file are for --webdav")
     if target is None:
         _list(output)
         return
@@ -50,6 +74,37 @@ def mount(
         return
     click.echo(str(mounted.path))
     note(f"`gpu-train umount {mounted.path}` takes it away")
+
+
+def _serve(invocation: Invocation, target: str, host: str, port: int, password: str | None, output: Output) -> None:
+    if password == "":
+        raise click.UsageError("the password is empty")
+
+    def ready(url: str) -> None:
+        if output.for_people:
+            click.echo(url)
+            for line in ways_to_use(url):
+                note(line)
+        else:
+            output.details(Details({"url": url, "target": target, "pid": os.getpid()}, url, []))
+        sys.stdout.flush()
+
+    with invocation.workspace() as workspace:
+        fuse.serve_webdav(workspace, target, host=host, port=port, password=password, on_ready=ready)
+
+
+def ways_to_use(url: str) -> list[str]:
+    """What clients have to be told, one line each."""
+    parts = urlsplit(url)
+    tunnel = f"from elsewhere through  ssh -N -L {parts.port}:{parts.netloc} THIS-MACHINE"
+    return [
+        "until interrupted (Ctrl-C); it is read by browsers, and by",
+        f"  rclone   rclone copy :webdav:latest DIR --webdav-url {url}  (or `rclone mount`)",
+        f"  Linux    mount -t davfs -o ro {url} DIR  (davfs2)",
+        f"  macOS    Finder, Go, Connect to Server: {url}",
+        f"  Windows  net use X: {url}",
+        *([tunnel] if is_loopback(parts.hostname or "") else []),
+    ]
 
 
 def _row(mounted: fuse.Mount) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The adapter between `FileTree` and libfuse (by way of `binding`), and the loop that serves a mount.
 
 The kernel is told to keep names, attributes and pages for long, since stored files never change; what does
-change (`FileTree.changes`) is taken back from its cache by a thread that looks once a second. Plain live
+change (`FileTree.changes`) is taken back from its cache by a `Watcher`. Plain live
 files (logs, job.json) are read past the page cache. Requests are answered on libfuse's threads, many at once.
 """
 
@@ -13,7 +13,6 @@ import logging
 import os
 import stat
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -24,8 +23,10 @@ from gpu_train_cas import EntryKind
 from gpu_train_cas.errors import GpuTrainError, NotFound
 from gpu_train_fuse import binding
 from gpu_train_fuse.node import XATTR_PREFIX, Attributes, Directory, File, Handle, Link, Node
+from gpu_train_fuse.report import Report
 from gpu_train_fuse.support import MountUnavailable
 from gpu_train_fuse.tree import FileTree, inode
+from gpu_train_fuse.watcher import Watcher
 
 log = logging.getLogger("gpu_train_fuse")
 
@@ -35,7 +36,6 @@ READ_AHEAD_KIB = 4096
 """The kernel's read-ahead for a mount; its default of 128 KiB also bounds the size of a request."""
 
 KEEP_S = 86_400.0
-REFRESH_S = 1.0
 MAX_IDENTITIES = 65_536
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,7 +53,7 @@ def _answered(
         except NotFound:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
         except GpuTrainError as e:
-            self.report(f"{path}: {e}")
+            self._report(f"{path}: {e}")
         except OSError:
             raise
         except Exception:
@@ -80,15 +80,13 @@ class Adapter:
         """Serve `tree`. `facts` become xattrs of the root; `invalidate` drops a path from the kernel's cache."""
         self._tree = tree
         self._facts = {XATTR_PREFIX + key: os.fsencode(value) for key, value in facts.items()}
-        self._invalidate = invalidate
         self._owner = {"st_uid": os.getuid(), "st_gid": os.getgid()}
         self._handles: dict[int, _Open] = {}
         self._numbers = itertools.count(1)
         self._identities: OrderedDict[str, bytes] = OrderedDict()
-        self._reported: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
-        self._ending = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, name="changes", daemon=True)
+        self._report = Report()
+        self._watcher = Watcher(tree, invalidate, self._report)
         self.entered: Callable[[], None] = lambda: None
         self.keep_s = KEEP_S
 
@@ -108,30 +106,7 @@ class Adapter:
 
     def destroy(self, path: str) -> None:
         """Called once by libfuse, after the last request."""
-        self._ending.set()
-        self._watcher.join(timeout=5)
-
-    def _watch(self) -> None:
-        """Tell the kernel what changed, at most a twentieth of the time however much there is to look at."""
-        pause_s = REFRESH_S
-        while not self._ending.wait(pause_s):
-            started = time.monotonic()
-            try:
-                for path in self._tree.changes():
-                    self._invalidate(path)
-            except Exception as e:
-                self.report(f"looking for changes: {e!r}")
-            pause_s = max(REFRESH_S, 20 * (time.monotonic() - started))
-
-    def report(self, message: str) -> None:
-        """Log a failure once: a program that reads on page by page would repeat it hundreds of times."""
-        with self._lock:
-            if message in self._reported:
-                return
-            self._reported[message] = None
-            if len(self._reported) > 1000:
-                self._reported.popitem(last=False)
-        log.error("%s", message)
+        self._watcher.stop()
 
     # ---- looking -------------------------------------------------------------------------------
 

@@ -14,7 +14,10 @@ LIBRARIES = ("libfuse3.so.3", "libfuse3.so.4", "libfuse.so.2")
 """In the order of preference; libfuse 3 reads in requests of 1 MiB, libfuse 2 in 128 KiB."""
 
 IN_CONTAINERS = f"`--device {DEVICE} --cap-add SYS_ADMIN`"
-INSTEAD = "or use `gpu-train checkpoints restore JOB@latest --dest DIR`, which needs no mount"
+INSTEAD = (
+    "or use what needs no mount: `gpu-train mount JOB --webdav` serves the same to WebDAV clients, "
+    "`gpu-train checkpoints restore JOB@latest --dest DIR` makes plain files"
+)
 
 
 class MountUnavailable(GpuTrainError):

@@ -22,6 +22,11 @@ from gpu_train_fuse.unmount import unmount
 
 NS = 1_000_000_000
 BLOCK = 1000
+ODD_NAMES = [
+    b"new\nline", b"not-utf8-\xff\xfe", b"back\\slash", b" space ", b"percent%41%2f", b"quote\"'<&>", b"-dash",
+    "na\u0308me".encode(), "na\u00e4me".encode(), "\N{CJK UNIFIED IDEOGRAPH-5B57}".encode(), b"n" * 255,
+    b"?query#part;x", b"tab\t\x01", b"*", b"~",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -225,7 +230,10 @@ class Lab:
         (path / "empty").mkdir()
         (path / "link").symlink_to("sub/deep/notes.txt")
         (path / "dangling").symlink_to("/nowhere/at/all")
-        Path(os.fsdecode(os.fsencode(path) + b"/not-utf8-\xff\xfe")).write_bytes(b"odd name")
+        (path / "around").symlink_to(".")
+        (path / "odd").mkdir()
+        for odd in ODD_NAMES:
+            Path(os.fsdecode(os.fsencode(path / "odd") + b"/" + odd)).write_bytes(odd)
         with (path / "sparse").open("wb") as sparse:
             sparse.truncate(5_000_000)
             sparse.seek(2_000_000)
@@ -243,6 +251,14 @@ class Lab:
 def lab(tmp_path: Path) -> Iterator[Lab]:
     with Workspace.open(tmp_path / "home", cwd=tmp_path) as workspace:
         yield Lab(workspace, tmp_path / "sources")
+
+
+@pytest.fixture(scope="module")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One for all tests of a module that only look."""
+    root = tmp_path_factory.mktemp("lab")
+    with Workspace.open(root / "home", cwd=root) as workspace:
+        yield Lab(workspace, root / "sources")
 
 
 def facts_of(root: Path) -> dict[str, tuple[object, ...]]:

@@ -21,7 +21,7 @@ from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from gpu_train_cas import EntryKind
 from gpu_train_cas.errors import GpuTrainError, NotFound
-from gpu_train_fuse import binding
+from gpu_train_fuse import binding, table
 from gpu_train_fuse.node import XATTR_PREFIX, Attributes, Directory, File, Handle, Link, Node
 from gpu_train_fuse.report import Report
 from gpu_train_fuse.support import MountUnavailable
@@ -31,9 +31,13 @@ from gpu_train_fuse.watcher import Watcher
 log = logging.getLogger("gpu_train_fuse")
 
 REQUEST_BYTES = 1 << 20
+PAGE_BYTES = 4096
 THREADS = 16
 READ_AHEAD_KIB = 4096
 """The kernel's read-ahead for a mount; its default of 128 KiB also bounds the size of a request."""
+
+DOTS = 2
+"""A listing begins with `.` and `..`."""
 
 KEEP_S = 86_400.0
 MAX_IDENTITIES = 65_536
@@ -82,6 +86,7 @@ class Adapter:
         self._facts = {XATTR_PREFIX + key: os.fsencode(value) for key, value in facts.items()}
         self._owner = {"st_uid": os.getuid(), "st_gid": os.getgid()}
         self._handles: dict[int, _Open] = {}
+        self._listed: dict[int, list[tuple[bytes, EntryKind]]] = {}
         self._numbers = itertools.count(1)
         self._identities: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
@@ -111,10 +116,12 @@ class Adapter:
     # ---- looking -------------------------------------------------------------------------------
 
     def _stat(self, path: str, found: Attributes) -> dict[str, Any]:
+        # readdir(3) reads so many bytes at a time, and the first of them come with all attributes.
         plain = found.kind is not EntryKind.DIRECTORY
         return {
             "st_mode": FORMAT[found.kind] | found.mode, "st_size": found.size_bytes, "st_ino": inode(_raw(path)),
-            "st_nlink": 1, "st_blocks": -(-found.size_bytes // 512) if plain else 0, "st_blksize": REQUEST_BYTES,
+            "st_nlink": 1, "st_blocks": -(-found.size_bytes // 512) if plain else 0,
+            "st_blksize": REQUEST_BYTES if plain else PAGE_BYTES,
             "st_mtime": found.mtime_ns, "st_ctime": found.mtime_ns, "st_atime": found.mtime_ns, **self._owner,
         }  # fmt: skip
 
@@ -131,17 +138,52 @@ class Adapter:
         return self._stat(path, found)
 
     @_answered
-    def readdir(self, path: str, handle: int) -> Iterator[tuple[str, dict[str, int], int]]:
-        """All names of a directory; the list is whole before the first one is given to libfuse."""
+    def opendir(self, path: str) -> int:
+        """Begin to list a directory."""
+        if not isinstance(self._tree.lookup(_raw(path)), Directory):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        handle = next(self._numbers)
+        self._listed[handle] = []
+        return handle
+
+    @_answered
+    def readdir_with_offset(
+        self, path: str, offset: int, handle: int, plus: bool = False
+    ) -> Iterator[tuple[str, dict[str, Any], int]]:
+        """Names from the one at `offset` on, with what follows each; with `plus` also with all that stat(2) tells.
+
+        Those who list with `ls -l` would ask for that name by name, at the price of a request each. What can be listed
+        but not looked at has its kind and number alone.
+        """
+        if offset == 0:
+            self._listed[handle] = self._names(path)
+        return self._entries(path, self._listed[handle], offset, plus)
+
+    def _names(self, path: str) -> list[tuple[bytes, EntryKind]]:
         node = self._tree.lookup(_raw(path))
         if not isinstance(node, Directory):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return [(b".", EntryKind.DIRECTORY), (b"..", EntryKind.DIRECTORY), *node.names()]
+
+    def _entries(
+        self, path: str, names: list[tuple[bytes, EntryKind]], offset: int, plus: bool
+    ) -> Iterator[tuple[str, dict[str, Any], int]]:
         base = _raw(path).rstrip(b"/") + b"/"
-        dots = [(name, {"st_mode": stat.S_IFDIR}, 0) for name in (".", "..")]
-        found = [
-            (_text(name), {"st_mode": FORMAT[kind], "st_ino": inode(base + name)}, 0) for name, kind in node.names()
-        ]
-        return iter(dots + found)
+        for at in range(offset, len(names)):
+            name, kind = names[at]
+            entry: dict[str, Any] = {"st_mode": FORMAT[kind]}
+            if at >= DOTS:
+                entry["st_ino"] = inode(base + name)
+                if plus:
+                    with suppress(GpuTrainError, OSError):
+                        entry = self._stat(path, self._tree.attributes(base + name)) | {"st_ino": entry["st_ino"]}
+            yield _text(name), entry, at + 1
+
+    @_answered
+    def releasedir(self, path: str, handle: int) -> int:
+        """The end of listing a directory."""
+        self._listed.pop(handle, None)
+        return 0
 
     @_answered
     def readlink(self, path: str) -> str:
@@ -156,7 +198,11 @@ class Adapter:
 
     @_answered
     def getxattr(self, path: str, name: str) -> bytes:
-        """One extended attribute; `ls -l` asks for several of every file that are none of ours."""
+        """One extended attribute.
+
+        `ls -l` asks each file for its access list and its security context. Told that there is none it asks the next
+        file; told that the file system has no such thing it asks no more.
+        """
         if name.startswith(XATTR_PREFIX):
             node = self._tree.lookup(_raw(path))
             value = self._xattrs(path, node).get(name)
@@ -165,7 +211,9 @@ class Adapter:
             measure = node.measures().get(name)
             if measure is not None:
                 return measure()
-        raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), path)
+        if name.startswith("user."):
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), path)
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
 
     @_answered
     def listxattr(self, path: str) -> list[str]:
@@ -269,15 +317,19 @@ def serve(
     fuse = binding.load()
     kernel = binding.KernelCache(fuse)
     adapter = Adapter(tree, facts, kernel.drop)
-    before = mountpoint.stat().st_dev
     answered = threading.Event()
+    mountpoint = mountpoint.resolve()  # as the kernel lists it
 
     def when_it_answers() -> None:
-        device = mountpoint.stat().st_dev  # waits for the kernel, and the kernel for the loop below
-        if device != before:
+        with suppress(OSError):
+            os.listxattr(mountpoint)  # waits for the kernel, and the kernel for the loop below
+        device = table.device(mountpoint)
+        if device is not None:
             _raise_read_ahead(device)
             answered.set()
             on_ready()
+            with suppress(OSError):
+                mountpoint.stat()  # reads what is to be shown, before somebody looks at it
 
     def entered() -> None:
         kernel.enter()
@@ -302,8 +354,8 @@ def serve(
         log.info("the loop ended with code %s", e)  # as it does after a signal
 
 
-def _raise_read_ahead(device: int) -> None:
+def _raise_read_ahead(device: str) -> None:
     """Let the kernel read ahead further on this mount; only root may, and not where /sys is read-only."""
-    path = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    path = Path(f"/sys/class/bdi/{device}/read_ahead_kb")
     with suppress(OSError):
         path.write_text(str(READ_AHEAD_KIB))

@@ -13,6 +13,7 @@ from gpu_train_fuse.support import find_library
 PAGE_BYTES = 4096
 SLOW_OFFSETS = 63
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
+READDIR_PLUS, FILL_DIR_PLUS = 1, 2  # fuse.h
 KEPT_BYTES = 256 << 20
 LARGEST_BYTES = 32 << 20  # glibc takes no more
 
@@ -39,7 +40,11 @@ def keep_memory() -> None:
 
 
 def bound(fuse: ModuleType) -> type[Any]:
-    """mfusepy's FUSE, reading into the reply's own memory where it would make bytes and copy them."""
+    """mfusepy's FUSE, where it would do more, or less, than is good for speed.
+
+    It reads into the reply's own memory, without making bytes first; and where the kernel asks for a listing with
+    attributes (READDIRPLUS, libfuse 3) it gives them.
+    """
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.restype, libc.free.argtypes = None, (ctypes.c_void_p,)
@@ -82,6 +87,17 @@ def bound(fuse: ModuleType) -> type[Any]:
             filled = Vector(1, 0, 0, fuse.fuse_buf(length, 0, memory, -1, 0))
             ctypes.memmove(vector, ctypes.byref(filled), ctypes.sizeof(filled))
             ctypes.c_void_p.from_address(ctypes.addressof(answer.contents)).value = vector
+            return 0
+
+        def readdir_fuse_3(self, path: bytes, buffer: Any, fill: Any, offset: int, info: Any, flags: int) -> int:
+            text = path.decode(self.encoding, self.errors)
+            plus = bool(flags & READDIR_PLUS)
+            for name, found, after in self.operations.readdir_with_offset(text, offset, info.contents.fh, plus):
+                status = fuse.c_stat()
+                fuse.set_st_attrs(status, found, use_ns=True)
+                whole = FILL_DIR_PLUS if "st_size" in found else 0
+                if fill(buffer, name.encode(self.encoding, self.errors), status, after, whole) != 0:
+                    break
             return 0
 
     return Binding

@@ -41,15 +41,22 @@ class WorkspaceCatalogue:
         """All jobs and when each was made (ns)."""
         return {job.id: job.created_ns for job in self._workspace.jobs.list()}
 
+    def has_job(self, job_id: str) -> bool:
+        """Whether there is such a job."""
+        job = self._workspace.jobs.get(job_id)
+        return job is not None and job.removed_ns is None
+
     def job(self, job_id: str) -> ShownJob:
         """One job; raises NotFound."""
         job = self._workspace.jobs.get(job_id)
         if job is None or job.removed_ns is not None:
             raise NotFound(f"no job {job_id!r}; `gpu-train jobs` lists what there is")
-        rows = self._workspace.checkpoints
-        shown = tuple(_shown(c, c.record) for c in rows.list(job_id) if c.state == VERIFIED and c.record)
+        table = self._workspace.checkpoints
+        rows = table.list(job_id)
+        shown = tuple(_shown(c, c.record) for c in rows if c.state == VERIFIED and c.record)
         newest = max((c.created_ns for c in shown), default=0)
-        latest, best = rows.latest(job_id), rows.best(job_id)
+        latest = max((c for c in rows if c.state == VERIFIED), key=lambda c: c.seq, default=None)
+        best = table.best(job_id, among=rows)
         return ShownJob(
             description=_description(job),
             changed_ns=max(job.created_ns, job.started_ns or 0, job.ended_ns or 0, newest),

@@ -72,6 +72,10 @@ class Catalogue(Protocol):
         """The ids of all jobs, and when each was made (ns)."""
         ...
 
+    def has_job(self, job_id: str) -> bool:
+        """Whether there is such a job. Cheap."""
+        ...
+
     def job(self, job_id: str) -> ShownJob:
         """One job; raises NotFound."""
         ...

@@ -13,7 +13,10 @@ from gpu_train_fuse.holds import Holds
 from gpu_train_fuse.listing import Catalogue, Listing, Places, ShownCheckpoint, ShownCode, ShownJob
 from gpu_train_fuse.node import DecodedTrees, Directory, Objects, Origin, StoredDirectory
 
-MAX_ROOTS = 10_000
+READING_LOCKS = 16
+"""A lock for each job would be one for each name that somebody ever mistyped."""
+
+MAX_ROOTS = 32_768
 MAX_MEASURED = 10_000
 CHECK_S = 0.05
 """For so long an answer is given again without a look at the registry: one stat(2) needs several answers."""
@@ -32,6 +35,7 @@ class Shelf:
         self._holds = Holds(catalogue.holding, clock)
         self._lock = threading.Lock()
         self._listings: dict[tuple[str, bytes], Listing] = {}
+        self._reading = [threading.Lock() for _ in range(READING_LOCKS)]
         self._code: tuple[Hashable, float, Mapping[str, ShownCode]] | None = None
         self._models: tuple[Hashable, float, Places] | None = None
         self._roots: OrderedDict[Digest, Entry] = OrderedDict()
@@ -89,22 +93,30 @@ class Shelf:
         return places
 
     def listing(self, job_id: str, base: bytes) -> Listing:
-        """The job, shown below the path `base`; raises NotFound when it is gone."""
-        with self._lock:
-            known = self._listings.get((job_id, base))
-        now = self._clock()
-        if known is not None and now - known.checked_s < CHECK_S:
+        """The job, shown below the path `base`; raises NotFound when it is gone.
+
+        Of several threads that find it outdated one reads it again, and the others wait: a job may have 10,000s of
+        checkpoints.
+        """
+        key = job_id, base
+        known = self._listings.get(key)
+        if known is not None and self._clock() - known.checked_s < CHECK_S:
             return known
-        stamp = self.catalogue.stamp()
-        if known is not None and (known.stamp == stamp or now - known.read_s < MIN_AGE_S):
-            known.checked_s = now
-            return known
-        fresh = Listing(self.catalogue.job(job_id), stamp, now, now)
-        with self._lock:
-            self._listings[job_id, base] = fresh
-        if known is not None:
-            self._note(self._differences(known, fresh, base))
-        return fresh
+        with self._reading[hash(key) % READING_LOCKS]:
+            known = self._listings.get(key)
+            now = self._clock()
+            if known is not None and now - known.checked_s < CHECK_S:
+                return known
+            stamp = self.catalogue.stamp()
+            if known is not None and (known.stamp == stamp or now - known.read_s < MIN_AGE_S):
+                known.checked_s = now
+                return known
+            fresh = Listing(self.catalogue.job(job_id), stamp, now, now)
+            with self._lock:
+                self._listings[key] = fresh
+            if known is not None:
+                self._note(self._differences(known, fresh, base))
+            return fresh
 
     def changes(self) -> list[bytes]:
         """Read again what has been shown and may be different; every path that is, told once.

@@ -67,6 +67,17 @@ def paths(table: Path = MOUNT_INFO) -> list[tuple[Path, str]]:
         return []
 
 
+def device(path: Path, table: Path = MOUNT_INFO) -> str | None:
+    """The device of our mount at a path, as `major:minor`, without asking the mount; None where there is none."""
+    found = None
+    for line in os.fsdecode(table.read_bytes()).splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if after.startswith(FILESYSTEM + " ") and Path(_unescape(fields[4])) == path:
+            found = fields[2]  # of several on top of each other the last one is seen
+    return found
+
+
 def mounts() -> list[Mount]:
     """All our mounts that this process can see, with their state."""
     return [look(path, target) for path, target in paths()]

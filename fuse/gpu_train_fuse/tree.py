@@ -270,7 +270,8 @@ def job_tree(catalogue: Catalogue, objects: Objects, job_id: str) -> FileTree:
         checkpoints = shelf.listing(job_id, b"").job.checkpoints
         return Totals(sum(c.size_bytes for c in checkpoints), sum(c.files for c in checkpoints))
 
-    totals()  # NotFound now, not at the first look
+    if not catalogue.has_job(job_id):  # said now; its checkpoints are read at the first look
+        raise NotFound(f"no job {job_id!r}; `gpu-train jobs` lists what there is")
     return FileTree(JobFolder(job_id, b"", shelf), shelf, totals)
 
 

@@ -96,17 +96,20 @@ class Checkpoints:
         with self._registry.read() as txn:
             return next((c for c in self.scan(txn, job_id, reverse=True) if c.state == VERIFIED), None)
 
-    def best(self, job_id: str, metric: str | None = None, mode: str | None = None) -> Checkpoint | None:
+    def best(
+        self, job_id: str, metric: str | None = None, mode: str | None = None, among: CheckpointList | None = None
+    ) -> Checkpoint | None:
         """The verified one with the best metric: `metric`, else `defaults.best_metric`, else eval_loss, else loss.
 
         `mode` is "min" or "max"; without it `defaults.best_mode` (for the configured metric), else more is
         better for names with a word such as accuracy, f1 or reward in them, less for all others. Of equals
-        the newest. None when no checkpoint has the metric as a finite number.
+        the newest. None when no checkpoint has the metric as a finite number. `among` are the job's checkpoints where
+        they have been read already.
         """
         configured, configured_mode = self._best()
         if metric is None and configured:
             metric, mode = configured, mode or configured_mode or None
-        known = [c for c in self.list(job_id) if c.state == VERIFIED]
+        known = [c for c in (self.list(job_id) if among is None else among) if c.state == VERIFIED]
         for name in [metric] if metric else ["eval_loss", "loss"]:
             having = [c for c in known if _finite(c.metrics.get(name))]
             if having:

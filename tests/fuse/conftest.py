@@ -133,6 +133,9 @@ class FakeCatalogue:
     def jobs(self) -> dict[str, int]:
         return {name: job.changed_ns for name, job in self.shown.items()}
 
+    def has_job(self, job_id: str) -> bool:
+        return job_id in self.shown
+
     def job(self, job_id: str) -> ShownJob:
         self.reads += 1
         if job_id not in self.shown:

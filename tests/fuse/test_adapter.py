@@ -54,6 +54,15 @@ def read(adapter, info, size, offset):
     return bytes(buffer[:length])
 
 
+def listed(adapter, path, plus=False, offset=0):
+    handle = adapter.opendir(path)
+    if offset:
+        adapter.readdir_with_offset(path, 0, handle)
+    found = list(adapter.readdir_with_offset(path, offset, handle, plus))
+    adapter.releasedir(path, handle)
+    return found
+
+
 def test_stat_of_each_kind(adapter):
     file = adapter.getattr("/checkpoints/c-1/big")
     assert file["st_mode"] == stat.S_IFREG | 0o640
@@ -66,12 +75,29 @@ def test_stat_of_each_kind(adapter):
 
 
 def test_readdir_gives_names_kinds_and_the_inodes_that_stat_gives(adapter):
-    found = {name: facts for name, facts, offset in adapter.readdir("/checkpoints/c-1", 0)}
+    found = {name: facts for name, facts, offset in listed(adapter, "/checkpoints/c-1")}
     assert set(found) == {".", "..", "big", "link", "sub"}
     for name in ("big", "link", "sub"):
         status = adapter.getattr(f"/checkpoints/c-1/{name}")
         assert found[name]["st_ino"] == status["st_ino"]
         assert stat.S_IFMT(found[name]["st_mode"]) == stat.S_IFMT(status["st_mode"])
+
+
+def test_a_listing_can_be_gone_on_with_and_have_the_attributes_in_it(adapter):
+    plain = listed(adapter, "/checkpoints/c-1")
+    assert [after for _, _, after in plain] == [1, 2, 3, 4, 5]
+    assert listed(adapter, "/checkpoints/c-1", offset=3) == plain[3:]
+    full = {name: facts for name, facts, _ in listed(adapter, "/checkpoints/c-1", plus=True)}
+    for name in ("big", "link", "sub"):
+        assert full[name] == adapter.getattr(f"/checkpoints/c-1/{name}")
+
+
+def test_what_cannot_be_looked_at_is_listed_all_the_same(adapter, catalogue):
+    catalogue.roots.clear()
+    fails(errno.EIO, adapter.getattr, "/checkpoints/c-1")
+    names = {name: facts for name, facts, _ in listed(adapter, "/checkpoints", plus=True)}
+    assert "st_size" not in names["c-1"]
+    assert names["c-1"]["st_ino"] == inode(b"/checkpoints/c-1")
 
 
 def test_read_open_and_release(adapter, catalogue):
@@ -89,10 +115,12 @@ def test_read_open_and_release(adapter, catalogue):
 
 def test_wrong_kinds_and_missing_names_have_their_errno(adapter):
     fails(errno.ENOENT, adapter.getattr, "/nothing")
-    fails(errno.ENOTDIR, adapter.readdir, "/job.json", 0)
+    fails(errno.ENOTDIR, adapter.opendir, "/job.json")
     fails(errno.EINVAL, adapter.readlink, "/job.json")
     fails(errno.EISDIR, adapter.open, "/checkpoints", Info())
     fails(errno.ENODATA, adapter.getxattr, "/job.json", "user.other")
+    for name in ("security.selinux", "security.capability", "system.posix_acl_access"):
+        fails(errno.EOPNOTSUPP, adapter.getxattr, "/job.json", name)
 
 
 def test_every_write_is_refused(adapter):

@@ -21,6 +21,14 @@ def test_only_our_mounts_are_listed_with_their_names_unescaped():
     ]
 
 
+def test_the_device_is_that_of_the_uppermost_mount_of_ours(tmp_path):
+    file = tmp_path / "mountinfo"
+    file.write_text(MOUNTINFO + "100 97 0:48 / /x\\134y ro - fuse.gpu-train gpu-train:all ro\n")
+    assert table.device(Path("/home/a b/mnt/run-abcdef"), file) == "0:45"
+    assert table.device(Path("/x\\y"), file) == "0:48"
+    assert table.device(Path("/other"), file) is None
+
+
 def test_names_that_are_no_utf8_survive():
     text = os.fsdecode(b"1 2 0:1 / /m/\xff\xfe ro - fuse.gpu-train gpu-train:all ro\n")
     assert os.fsencode(table.parse(text)[0][0]) == b"/m/\xff\xfe"

@@ -2,6 +2,8 @@
 
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -404,3 +406,20 @@ def test_ten_thousand_checkpoints_are_listed_by_one_read(catalogue, memory):
         tree.attributes(f"/checkpoints/checkpoint-{n}/x".encode())
     assert catalogue.reads == 1
     assert Path(os.fsdecode(tree.lookup(b"/latest").target())).name == "checkpoint-10000"
+
+
+def test_of_many_that_look_first_one_reads(catalogue, memory, monkeypatch):
+    row = catalogue.checkpoint("c-1", {"f": b"f"}, 1)
+    catalogue.shown["run"] = ShownJob(b"{}\n", NS, checkpoints=(row,), latest=row.record)
+    tree, entered, read = job_tree(catalogue, memory, "run"), threading.Event(), catalogue.job
+
+    def slowly(job_id):
+        entered.wait(20)
+        return read(job_id)
+
+    monkeypatch.setattr(catalogue, "job", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(tree.attributes, b"/checkpoints/c-1") for _ in range(8)]
+        entered.set()
+        assert len({f.result(60) for f in found}) == 1
+    assert catalogue.reads == 1

@@ -337,7 +337,7 @@ def serve(
 
     adapter.entered = entered
     options: dict[str, Any] = {"foreground": True, "ro": True, "nosuid": True, "nodev": True, "noatime": True}
-    options |= {"fsname": f"gpu-train:{name}", "subtype": "gpu-train"}
+    options |= {"fsname": table.source(name, Path(facts["home"])), "subtype": "gpu-train"}
     if fuse.fuse_version_major >= 3:
         options |= {"max_read": REQUEST_BYTES, "max_idle_threads": THREADS}
     else:

@@ -9,6 +9,9 @@ import threading
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
+
+from blake3 import blake3
 
 FILESYSTEM = "fuse.gpu-train"
 SOURCE_PREFIX = "gpu-train:"
@@ -43,14 +46,33 @@ class Mount:
     pid: int | None = None
 
 
-def parse(text: str) -> list[tuple[Path, str]]:
-    """Mount point and target of each of our mounts in a mountinfo file, in the order they were mounted."""
+class Line(NamedTuple):
+    """What the kernel's list says of a mount, also of one that does not answer: where, what, and of which home."""
+
+    path: Path
+    target: str
+    home_mark: str
+
+
+def home_mark(home: Path) -> str:
+    """What stands for a home in the kernel's list: its path may be too long there and hold anything."""
+    return blake3(os.fsencode(home)).hexdigest(4)
+
+
+def source(target: str, home: Path) -> str:
+    """What a mount is called in the kernel's list, and by df."""
+    return f"{SOURCE_PREFIX}{target}@{home_mark(home)}"
+
+
+def parse(text: str) -> list[Line]:
+    """Our mounts in a mountinfo file, in the order they were mounted."""
     found = []
     for line in text.splitlines():
         before, mark, after = line.partition(" - ")
         fields, tail = before.split(" "), after.split(" ")
         if mark and len(fields) > 4 and len(tail) > 1 and tail[0] == FILESYSTEM:
-            found.append((Path(_unescape(fields[4])), _unescape(tail[1]).removeprefix(SOURCE_PREFIX)))
+            target, _, home = _unescape(tail[1]).removeprefix(SOURCE_PREFIX).partition("@")
+            found.append(Line(Path(_unescape(fields[4])), target, home))
     return found
 
 
@@ -59,12 +81,17 @@ def _unescape(text: str) -> str:
     return os.fsdecode(raw)
 
 
-def paths(table: Path = MOUNT_INFO) -> list[tuple[Path, str]]:
-    """Mount point and target of each of our mounts, without asking any of them; [] where there is no /proc."""
+def lines(table: Path = MOUNT_INFO) -> list[Line]:
+    """Our mounts, without asking any of them; [] where there is no /proc."""
     try:
         return parse(os.fsdecode(table.read_bytes()))
     except FileNotFoundError:
         return []
+
+
+def paths() -> list[tuple[Path, str]]:
+    """Mount point and target of each of our mounts, without asking any of them."""
+    return [(line.path, line.target) for line in lines()]
 
 
 def device(path: Path, table: Path = MOUNT_INFO) -> str | None:

@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from gpu_train_fuse.support import MountUnavailable, find_unmounter
 from gpu_train_fuse.table import Mount, State
 
 GONE_WITHIN_S = 10.0
+PASSING_S = 1.0
+"""For so long a use by nobody in sight may last before it counts."""
+
+POLL_S = 0.02
 
 
 def unmount(path: Path, *, lazy: bool = False) -> None:
@@ -25,14 +30,20 @@ def unmount(path: Path, *, lazy: bool = False) -> None:
         MountUnavailable: when the program for it is missing.
         GpuTrainError: when it may not be unmounted.
     """
-    done = subprocess.run(_command(path, lazy), capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return
-    said = done.stderr.strip() or f"exit {done.returncode}"
-    if "busy" in said.lower():
-        users = ", ".join(users_of(path)) or "a process of another user, or another mount in it"
-        raise Busy(f"{path} is in use by {users}; close it, or use `gpu-train umount --lazy {path}`")
-    raise GpuTrainError(f"{path} could not be unmounted: {said}")
+    deadline = time.monotonic() + PASSING_S
+    while True:
+        done = subprocess.run(_command(path, lazy), capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+        said = done.stderr.strip() or f"exit {done.returncode}"
+        if "busy" not in said.lower():
+            raise GpuTrainError(f"{path} could not be unmounted: {said}")
+        users = users_of(path)
+        if users or time.monotonic() > deadline:
+            break
+        time.sleep(POLL_S)  # somebody just looked at it: df, another `gpu-train mount`, an indexer
+    by = ", ".join(users) or "a process of another user, or another mount in it"
+    raise Busy(f"{path} is in use by {by}; close it, or use `gpu-train umount --lazy {path}`")
 
 
 def _command(path: Path, lazy: bool) -> list[str]:
@@ -94,16 +105,14 @@ def find(text: str, home: Path) -> list[Mount]:
     """
     where = Path(text).expanduser().absolute()
     where = where.parent.resolve() / where.name
-    known = table.paths()
-    here = [(path, target) for path, target in known if path == where][-1:]
+    known = table.lines()
+    here = [line for line in known if line.path == where][-1:]
     if here:
-        return [table.look(*here[0])]
-    root = home.resolve()
-    named = [table.look(path, target) for path, target in known if target == text]
-    # A mount that does not answer cannot say whose home it shows: the name must do.
-    mine = [m for m in named if m.home is None or m.home == root]
+        return [table.look(here[0].path, here[0].target)]
+    mark = table.home_mark(home.resolve())
+    mine = [table.look(line.path, line.target) for line in known if (line.target, line.home_mark) == (text, mark)]
     if not mine:
-        shown = ", ".join(str(path) for path, _ in known) or "nothing is mounted"
+        shown = ", ".join(str(line.path) for line in known) or "nothing is mounted"
         raise NotFound(f"{text!r} is no mount of gpu-train here; mounted: {shown}")
     return mine
 

@@ -314,6 +314,14 @@ def test_umount_stale_takes_dead_mounts_away_and_no_others(lab, job, mount, unti
     assert only(lab, str(alive)).state is State.LIVE
 
 
+def test_a_stale_mount_of_another_home_is_left_alone(lab, job, mount, until, tmp_path):
+    path = mount("run")
+    kill(path, until)
+    with pytest.raises(NotFound, match="no mount of gpu-train here"):
+        gpu_train_fuse.find(job.id, tmp_path / "another")
+    assert only(lab, job.id).state is State.STALE
+
+
 def test_umount_of_one_stale_mount(lab, job, mount, until):
     path = mount("run")
     kill(path, until)

@@ -7,7 +7,7 @@ from gpu_train_fuse import table
 from gpu_train_fuse.table import State
 
 MOUNTINFO = r"""22 28 0:20 / /proc rw,nosuid - proc proc rw
-97 28 0:45 / /home/a\040b/mnt/run-abcdef ro,nosuid,nodev,noatime - fuse.gpu-train gpu-train:run-abcdef ro
+97 28 0:45 / /home/a\040b/mnt/run-abcdef ro,nosuid,nodev,noatime - fuse.gpu-train gpu-train:run-abcdef@0a1b2c3d ro
 98 28 0:46 / /other ro - fuse.sshfs gpu-train:no rw
 99 97 0:47 / /x\134y ro - fuse.gpu-train gpu-train:all ro
 broken line
@@ -16,8 +16,8 @@ broken line
 
 def test_only_our_mounts_are_listed_with_their_names_unescaped():
     assert table.parse(MOUNTINFO) == [
-        (Path("/home/a b/mnt/run-abcdef"), "run-abcdef"),
-        (Path("/x\\y"), "all"),
+        (Path("/home/a b/mnt/run-abcdef"), "run-abcdef", "0a1b2c3d"),
+        (Path("/x\\y"), "all", ""),
     ]
 
 
@@ -35,7 +35,7 @@ def test_names_that_are_no_utf8_survive():
 
 
 def test_a_machine_without_proc_has_no_mounts(tmp_path):
-    assert table.paths(tmp_path / "mountinfo") == []
+    assert table.lines(tmp_path / "mountinfo") == []
 
 
 def test_a_folder_that_is_no_mount_of_ours_counts_as_live(tmp_path):

@@ -6,6 +6,7 @@ The writers keep lists of their own of what they finished. Nothing but that is e
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -122,7 +123,7 @@ def test_writers_of_all_kinds(job, home: Path) -> None:
     assert latest <= set(written.versions)
 
 
-@pytest.mark.parametrize("framework", ["transformers", "lightning"])
+@pytest.mark.parametrize("framework", ["transformers", pytest.param("lightning", marks=pytest.mark.long)])
 def test_real_frameworks_that_keep_one(job, home: Path, framework: str) -> None:
     with latest_of(home) as latest:
         running = job(f"python {KIT / 'frameworks' / 'rotation.py'} {framework} 8")
@@ -134,6 +135,63 @@ def test_real_frameworks_that_keep_one(job, home: Path, framework: str) -> None:
     assert (result.silent, result.wrong) == ([], [])
     assert latest
     assert latest <= set(written.versions)
+
+
+MOUNTS = {
+    "bindfs": "bindfs {source} {point}",  # with links
+    "rclone": "rclone mount --daemon --vfs-cache-mode writes --config /dev/null :local:{source} {point}",  # without
+}
+
+
+@pytest.fixture
+def artifacts_on(home: Path, tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Puts a home's artifacts on a FUSE file system; where that has them itself."""
+    source, point = tmp_path / "source", home / "artifacts"
+    source.mkdir()
+    point.mkdir(parents=True)
+
+    def put(program: str) -> Path:
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program}")
+        command = MOUNTS[program].format(source=source, point=point).split()
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode:
+            pytest.skip(f"{program} cannot mount here: {done.stderr.decode()}")
+        eventually(lambda: os.path.ismount(point))
+        return source
+
+    yield put
+    if os.path.ismount(point):
+        subprocess.run(["fusermount3", "-u", "-z", point], check=True)
+
+
+@pytest.mark.parametrize("mounted", MOUNTS)
+def test_checkpoints_on_fuse(job, home: Path, artifacts_on, mounted: str) -> None:
+    """Where files cannot be linked they are not held, as that would be in the trainer's way."""
+    artifacts_on(mounted)
+    kinds = ("folder", "single", "replace", "in_place")
+    with latest_of(home) as latest:
+        running = job(writers(kinds, 8))
+        running.finish()
+    written = running.written()
+    result = running.account(written)
+    assert len(written.versions) == 8 * len(kinds)
+    assert result.wrong == []
+    assert result.captured > 0
+    if mounted == "bindfs":
+        assert result.silent == []
+    assert latest <= set(written.versions)
+
+
+def test_what_another_machine_writes(job, home: Path, artifacts_on) -> None:
+    """Nobody tells of it, as on a network file system: the job's folder has to be looked at."""
+    source = artifacts_on("bindfs")
+    script = f"export GPU_TRAIN_CHECKPOINT_DIR={source}/$GPU_TRAIN_JOB_ID/checkpoints"
+    running = job(f"{script}\n{writers(('folder', 'single', 'replace'), 2, 2500)}")
+    running.finish()
+    written = running.written()
+    result = running.account(written)
+    assert (result.silent, result.wrong, result.captured) == ([], [], 6)
 
 
 @pytest.mark.parametrize("module", ["gpu_train.capture.watch", "gpu_train.capture"])

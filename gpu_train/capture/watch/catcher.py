@@ -58,7 +58,9 @@ class Catcher:
         before = folder.files.get(name)
         if moved is not None and moved.inode is not None:
             held = self._hold(folder, name)
-            if not isinstance(held, Held) or (held.found.st_dev, held.found.st_ino) != moved.inode:
+            # Where nothing can be held, numbers need not stay with files either.
+            is_there = held.found is not None and (not moved.hold or _number_of(held.found) == moved.inode)
+            if not is_there:
                 # It has been moved on or replaced since, but it was kept under its earlier name.
                 folder.files[name] = moved
                 self._outbox.tell(
@@ -74,7 +76,9 @@ class Catcher:
                 self._lost(folder, name, file)
             elif file is not None:
                 file.is_early = False
-        if file is not None and file.is_open:
+        if file is not None and not file.hold:
+            self.closed(folder, name)
+        elif file is not None and file.is_open:
             self.found(folder, name, file)
 
     def lies_there(self, folder: Folder, name: bytes) -> None:
@@ -153,6 +157,8 @@ class Catcher:
     ) -> File | None:  # fmt: skip
         """Note and tell what is held under a name, or why nothing is; `known` is what it may be."""
         if isinstance(held, Unheld):
+            if held.found is not None:
+                return self._note(folder, name, held.found, cookie, known, why=str(held))
             if cookie or known is None or not held.is_gone:
                 folder.files[name] = File(None)
                 self._outbox.tell(sighting.FILE, folder, name, cookie=cookie, why=str(held), gone=held.is_gone)
@@ -162,11 +168,19 @@ class Catcher:
             folder.files[name] = File(None)
             self._outbox.tell(sighting.OTHER, folder, name, cookie=cookie)
             return None
-        inode = held.found.st_dev, held.found.st_ino
+        file = self._note(folder, name, held.found, cookie, known, hold=held.path)
+        file.is_open = held.fd is not None
+        return file
+
+    def _note(
+        self, folder: Folder, name: bytes, found: os.stat_result, cookie: int, known: File | None, *, hold: str = "",
+        why: str = "",
+    ) -> File:  # fmt: skip
+        inode = _number_of(found)
         file = known if known is not None and known.inode == inode else File(inode, caught=self._round)
-        file.hold, file.is_open = held.path, held.fd is not None
+        file.hold, file.is_open = hold, False
         folder.files[name] = file
-        self._outbox.tell(sighting.FILE, folder, name, cookie=cookie, inode=inode, hold=held.path)
+        self._outbox.tell(sighting.FILE, folder, name, cookie=cookie, inode=inode, hold=hold, why=why)
         return file
 
     def _lost(self, folder: Folder, name: bytes, file: File) -> None:
@@ -192,6 +206,11 @@ class Catcher:
         return True
 
 
+def _number_of(found: os.stat_result) -> tuple[int, int]:
+    """Device and inode."""
+    return found.st_dev, found.st_ino
+
+
 def _stat_of(file: File, folder: Folder, name: bytes) -> os.stat_result | None:
     """What a file is now: by its name, or when that has come to stand for another one, by what holds it."""
     for path, fd in ((name, folder.fd), (file.hold, None)):
@@ -199,7 +218,7 @@ def _stat_of(file: File, folder: Folder, name: bytes) -> os.stat_result | None:
             found = os.stat(path, dir_fd=fd, follow_symlinks=fd is None)
         except OSError:
             continue
-        if (found.st_dev, found.st_ino) == file.inode:
+        if _number_of(found) == file.inode:
             return found
     return None
 
@@ -212,7 +231,7 @@ def _open(file: File, folder: Folder, name: bytes) -> int | None:
         except OSError:
             continue
         found = os.fstat(opened)
-        if (found.st_dev, found.st_ino) == file.inode:
+        if _number_of(found) == file.inode:
             return opened
         os.close(opened)
     return None

@@ -87,11 +87,13 @@ def _is_other(node: Node, entry: os.DirEntry[str]) -> bool:
     """Whether what the disk lists under a name is not what the node is."""
     if node.kind != _kind_of(entry):
         return True
-    if node.kind != FILE or node.listed == entry.inode():
+    is_as_listed = node.listed == entry.inode()
+    if node.kind != FILE or (is_as_listed and (node.inode is None or node.inode[1] == node.listed)):
         return False
-    # Some file systems list other numbers than they give when they are asked.
+    # Some file systems list other numbers than they give when they are asked; those on a network may for a while
+    # give those of the file before.
     found = stat_of(entry.path) if node.inode is not None else None
-    return node.listed != 0 if found is None else (found.st_dev, found.st_ino) != node.inode
+    return node.listed != 0 and not is_as_listed if found is None else (found.st_dev, found.st_ino) != node.inode
 
 
 def _kind_of(entry: os.DirEntry[str]) -> int:

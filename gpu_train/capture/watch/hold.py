@@ -1,13 +1,13 @@
 """Keeping a file's bytes whatever becomes of its name: by a link in a folder of ours, else by keeping it open.
 
 Links must lie on the file's own mount. The folder for them is the one that the job has for its pins; for another
-mount a hidden one is made beside the checkpoints there, or in them. Where there are no links at all (FAT, some FUSE, a
-protected system) the file is opened: that keeps the bytes as well, as long as this process lives.
+mount a hidden one is made beside the checkpoints there, or in them. Where there are no links at all (FAT, a protected
+system) the file is opened: that keeps the bytes as well, as long as this process lives. Not on FUSE: a file that is
+deleted while it is open often stays in its folder there under another name, so that the trainer could not remove that.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import stat
@@ -20,6 +20,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from gpu_train.capture.watch.snapshot import can_clone
+from gpu_train_cas.filesystem import MOUNTINFO
 
 HIDDEN = ".gpu-train-pins-"
 """What the name of a folder begins with that holds pins on another file system; the job's id follows."""
@@ -36,16 +37,18 @@ DRAFT = b"."
 _MARK = b"~"
 _TOLD_BYTES = 200
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK, errno.EACCES, errno.EROFS,
-             errno.ENOSPC, errno.EDQUOT)  # fmt: skip
 
 
 class Unheld(Exception):
-    """A file's bytes could not be kept. `is_gone` says that there is no file of that name any more."""
+    """A file's bytes could not be kept. `is_gone` says that there is no file of that name any more.
 
-    def __init__(self, why: str, *, is_gone: bool = False) -> None:
+    `found` is the file itself where it is known to be there all the same.
+    """
+
+    def __init__(self, why: str, *, is_gone: bool = False, found: os.stat_result | None = None) -> None:
         super().__init__(why)
         self.is_gone = is_gone
+        self.found = found
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Holder:
         self._own = f"/proc/{os.getpid()}/fd"
         self.main = _place(pins)
         self._places: dict[int, Place | None] = {mount_of(self.main.fd): self.main}
+        self._fuse: dict[int, bool] = {}
         self._unwanted: SimpleQueue[str | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._remove, name="remove", daemon=True)
         self._thread.start()
@@ -112,10 +116,9 @@ class Holder:
                 return self._link(place, name, folder, path)
             except FileNotFoundError:
                 raise Unheld("it was deleted at once", is_gone=True) from None
-            except OSError as e:
-                if e.errno not in _NO_LINKS:
-                    raise Unheld(os.strerror(e.errno or 0)) from None
-        return self._keep_open(name, folder)
+            except OSError:  # what it says where there are no links differs: EPERM, ENOSYS, EIO
+                pass
+        return self._keep_open(name, folder, mount)
 
     def place_for(self, mount: int) -> Place:
         """Where copies of files on that mount go."""
@@ -154,7 +157,12 @@ class Holder:
         os.link(name, own, src_dir_fd=folder, dst_dir_fd=place.fd, follow_symlinks=False)
         return Held(f"{place.path}/{os.fsdecode(own)}", os.stat(own, dir_fd=place.fd, follow_symlinks=False))
 
-    def _keep_open(self, name: bytes, folder: int) -> Held:
+    def _keep_open(self, name: bytes, folder: int, mount: int) -> Held:
+        if mount not in self._fuse:
+            self._fuse[mount] = is_fuse(mount)
+        if self._fuse[mount]:
+            why = "there are no links here, and an open file would be in the way of its folder's removal"
+            raise Unheld(why, found=_there(name, folder))
         if len(self._open) + SPARE_FILES >= self._limit:
             raise Unheld("it cannot be linked, and too many files are kept open already")
         try:
@@ -196,6 +204,22 @@ def mount_of(fd: int) -> int:
             if line.startswith(b"mnt_id:"):
                 return int(line.split()[1])
     return -1
+
+
+def is_fuse(mount: int, mountinfo: Path = MOUNTINFO) -> bool:
+    """Whether a mount is one of FUSE."""
+    lines = (line.split() for line in mountinfo.read_text(errors="surrogateescape").splitlines())
+    return any(int(words[0]) == mount and words[words.index("-") + 1].startswith("fuse") for words in lines)
+
+
+def _there(name: bytes, folder: int) -> os.stat_result:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        raise Unheld("it was deleted at once", is_gone=True) from None
+    if not stat.S_ISREG(found.st_mode):
+        raise Unheld("it is no regular file")
+    return found
 
 
 def caught_in(folder: Path, before_ns: int, known: Container[str] = ()) -> Iterator[tuple[str, Path]]:

@@ -2,13 +2,9 @@
 
 import ctypes
 import errno
-import mmap
 import os
 import shutil
-import socket
 import subprocess
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,19 +51,6 @@ def test_a_mount_looks_as_promised(shown):
     assert os.readlink(mounted / "latest") == os.readlink(mounted / "best") == "checkpoints/checkpoint-100"
     assert (mounted / "latest" / "sub" / "deep" / "notes.txt").read_text() == "notes\n"
     assert '"id": "run-aaaaaa"' in (mounted / "job.json").read_text()
-
-
-def test_names_kinds_modes_times_and_bytes_are_the_original_ones(checkpoint, same_tree):
-    same_tree(*checkpoint)
-
-
-def test_ls_and_find_see_everything(checkpoint):
-    source, mounted = checkpoint
-    assert sh("ls", "-lR", mounted)
-    listed = sh("find", ".", "-printf", "%P %y %s %m %T@\\n", cwd=mounted)
-    wanted = sh("find", ".", "!", "-type", "d", "-printf", "%P %y %s %m %T@\\n", cwd=source)
-    assert set(wanted.splitlines()) <= set(listed.splitlines())
-    assert len(listed.splitlines()) == len(sh("find", ".", cwd=source).splitlines())
 
 
 def test_inode_numbers_are_the_same_in_readdir_in_stat_and_in_another_mount(checkpoint, mount, tmp_path):
@@ -117,106 +100,6 @@ def test_df_shows_the_checkpoints_size_and_no_room(shown):
 
 
 # ---- reading -------------------------------------------------------------------------------------
-
-
-def test_cp(checkpoint, tmp_path, same_tree):
-    source, mounted = checkpoint
-    sh("cp", "-a", mounted, tmp_path / "copy")
-    same_tree(source, tmp_path / "copy")
-
-
-def test_cp_of_contents_and_cmp(checkpoint, tmp_path):
-    source, mounted = checkpoint
-    sh("cp", "-r", mounted, tmp_path / "copy")
-    sh("cmp", tmp_path / "copy" / "model.bin", source / "model.bin")
-    sh("cmp", mounted / "sparse", source / "sparse")
-    sh("diff", "-r", "--no-dereference", mounted, source)
-
-
-def test_tar(checkpoint, tmp_path, same_tree):
-    source, mounted = checkpoint
-    (tmp_path / "copy").mkdir()
-    sh("tar", "--format=posix", "-cf", tmp_path / "a.tar", "-C", mounted, ".")
-    sh("tar", "-xpf", tmp_path / "a.tar", "-C", tmp_path / "copy")
-    same_tree(source, tmp_path / "copy")
-
-
-@pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
-def test_rsync(checkpoint, tmp_path, same_tree):
-    source, mounted = checkpoint
-    sh("rsync", "-a", f"{mounted}/", tmp_path / "copy")
-    same_tree(source, tmp_path / "copy")
-    assert sh("rsync", "-ac", "--itemize-changes", f"{mounted}/", tmp_path / "copy") == b""
-
-
-def test_mmap(checkpoint):
-    source, mounted = checkpoint
-    wanted = (source / "model.bin").read_bytes()
-    with (mounted / "model.bin").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        assert view[3_000_000:3_000_100] == wanted[3_000_000:3_000_100]
-        assert blake3(view).digest() == blake3(wanted).digest()
-
-
-def test_sendfile(checkpoint):
-    source, mounted = checkpoint
-    wanted, got = (source / "model.bin").read_bytes(), bytearray()
-    ours, theirs = socket.socketpair()
-
-    def receive():
-        while part := theirs.recv(1 << 16):
-            got.extend(part)
-
-    with ours, theirs, (mounted / "model.bin").open("rb") as file:
-        thread = threading.Thread(target=receive)
-        thread.start()
-        sent = 0
-        while part := os.sendfile(ours.fileno(), file.fileno(), sent, len(wanted)):
-            sent += part
-        ours.shutdown(socket.SHUT_WR)
-        thread.join(30)
-    assert bytes(got) == wanted
-
-
-def test_direct_io(checkpoint):
-    source, mounted = checkpoint
-    wanted, got = (source / "model.bin").read_bytes(), bytearray()
-    fd = os.open(mounted / "model.bin", os.O_RDONLY | os.O_DIRECT)
-    try:
-        with mmap.mmap(-1, 1 << 20) as buffer:
-            while length := os.readv(fd, [buffer]):
-                got += buffer[:length]
-    finally:
-        os.close(fd)
-    assert bytes(got) == wanted
-
-
-def test_parallel_readers_at_any_offset(checkpoint):
-    source, mounted = checkpoint
-    wanted = (source / "model.bin").read_bytes()
-    fd = os.open(mounted / "model.bin", os.O_RDONLY)
-
-    def check(n):
-        offset = (n * 104_729) % len(wanted)
-        length = 1 + (n * 7919) % 300_000
-        return os.pread(fd, length, offset) == wanted[offset : offset + length]
-
-    try:
-        with ThreadPoolExecutor(16) as pool:
-            assert all(pool.map(check, range(400)))
-    finally:
-        os.close(fd)
-
-
-def test_reading_past_the_end(checkpoint):
-    _, mounted = checkpoint
-    with (mounted / "zero").open("rb") as file:
-        assert file.read() == b""
-    fd = os.open(mounted / "model.bin", os.O_RDONLY)
-    try:
-        assert os.pread(fd, 100, 3_500_000) == b""
-        assert len(os.pread(fd, 100, 3_499_990)) == 10
-    finally:
-        os.close(fd)
 
 
 @pytest.mark.skipif(not loads("libfuse.so.2"), reason="libfuse 2 is not installed")

@@ -30,10 +30,11 @@ class Served:
 
     def __init__(self, *command, **environment):
         self.process = subprocess.Popen(
-            [*PROGRAM, "mount", *map(str, command), "--webdav", "--port", "0"],
+            [*PROGRAM, "mount", "--webdav", "--port", "0", *map(str, command)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
             env={**os.environ, **environment},
         )  # fmt: skip
+        self.ended = False
         self.url = self.process.stdout.readline().strip()
         self.address = urlsplit(self.url)
 
@@ -64,14 +65,22 @@ class Served:
 
     def end(self):
         """End it as a person would; what it said."""
-        if self.process.poll() is None:
-            self.process.terminate()
+        if self.ended:
+            return ""
+        self.ended = True
+        self.process.terminate()
         try:
             said = self.process.communicate(timeout=30)[1]
         finally:
             self.process.kill()
         assert self.process.returncode == 0, said
         return said
+
+    def kill(self):
+        """End it as nobody wants to."""
+        self.ended = True
+        self.process.kill()
+        self.process.communicate()
 
 
 @pytest.fixture
@@ -322,6 +331,25 @@ def test_it_says_how_to_use_it_and_ends_while_clients_wait(serve, job):
     reader.close()
     for word in ("rclone", "davfs", "Finder", "net use", "ssh -N -L"):
         assert word in said
+
+
+def test_after_a_crash_under_load_a_new_server_at_the_same_address_goes_on(serve, job, lab, tmp_path):
+    data = os.urandom(16_000_000)
+    lab.checkpoint(job, "checkpoint-200", lab.folder("big", {"model.bin": data}))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = serve("run", "--port", port)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/latest/model.bin")
+    answer = connection.getresponse()
+    got = answer.read(1_000_000)
+    server.kill()
+    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+        answer.read()
+    connection.close()
+    again = serve("run", "--port", port)
+    answer, rest = again.ask("GET", "/latest/model.bin", Range=f"bytes={len(got)}-")
+    assert (answer.status, got + rest == data) == (206, True)
 
 
 def test_as_json(job):

@@ -9,8 +9,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_train.capture.board import InHand, Notice, read_board
-from gpu_train.capture.pins import PinUse, usage
+from gpu_train.capture.board import InHand, Notice, Paused, read_board
+from gpu_train.capture.pins import Holdings, PinUse, bound_bytes, places_of
 from gpu_train.config import Config
 from gpu_train.errors import AtRisk
 from gpu_train.process import boot_id, is_alive, start_time
@@ -57,7 +57,9 @@ class JobStatus:
         counts: how many checkpoints are in each state. plain: how many lie in the trainer's folder as they were stored.
         agent_log: where that agent complains.
         in_hand: those that are not stored yet, as the agent last told.
-        pins: what its pins hold.
+        paused: why its agent stores nothing at the moment; None when it does, or has nothing to store.
+        reserve_bytes: what its agent keeps free of the disk that the trainer writes to.
+        pins: what its pins hold. max_pin_bytes: what they may hold; None when no agent says so.
         room: how it saves, and how long the disks last.
         sinks: the configured sinks for checkpoints, and how far each is behind.
     """
@@ -70,7 +72,10 @@ class JobStatus:
     counts: Mapping[str, int]
     plain: int
     in_hand: tuple[InHand, ...]
+    paused: Paused | None
+    reserve_bytes: int
     pins: PinUse
+    max_pin_bytes: int | None
     room: Room
     sinks: tuple[SinkState, ...]
 
@@ -104,6 +109,7 @@ class JobStatus:
     def warnings(self) -> list[str]:
         """What a person should see to, in words."""
         found = [f"{self.job.id}: its capture agent is dead, nothing is being captured"] if self.agent == DEAD else []
+        found += [f"{self.job.id}: {self.paused}"] if self.paused is not None else []
         return found + [f"{self.job.id}: {text}" for text in shortage(self.room)]
 
 
@@ -165,9 +171,15 @@ def status_of(workspace: Workspace, job: Job) -> JobStatus:
                     newest = checkpoint
                 for address in (s for s in behind if s not in checkpoint.pushed):
                     behind[address] = _one_more(behind[address], checkpoint)
+    places = places_of(workspace.home, job.id)
+    holdings = Holdings(places)
+    is_watched = job.is_live and notice.is_current
     return JobStatus(
         job, time.time_ns(), agent, workspace.home.logs(job.id) / "agent.log", newest, dict(counts), plain,
-        notice.in_hand if job.is_live else (), usage(workspace.home, job.id), room_for(workspace, job),
+        notice.in_hand if job.is_live else (), notice.paused if is_watched else None,
+        notice.reserve_bytes if is_watched else 0, holdings.use,
+        bound_bytes(notice.max_pin_bytes, holdings, places, notice.reserve_bytes) if is_watched else None,
+        room_for(workspace, job),
         tuple(behind.values()),
     )  # fmt: skip
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_train.saves import Saves, saves_of
+from gpu_train.size import size_text
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 
 STORE = "store"
 PLAIN = "checkpoints"
-MIB = 1 << 20
-GIB = 1 << 30
 FEW = 3
 """Fewer saves than this are too few, also when nothing says how many are to come."""
 
@@ -129,10 +128,6 @@ def _in_words(disk: Disk, saves: Saves) -> str:
         need = f"{saves.left} are to come until step {saves.total_steps}"
     takes = saves.plain_bytes if not disk.save_bytes else disk.save_bytes
     return (
-        f"the disk with {disk.path} has {_size(disk.free_bytes)} left, room for {fit} of {_size(takes)}, but {need}; "
-        "free some, save less often or keep fewer (`gpu-train checkpoints prune --help`)"
+        f"the disk with {disk.path} has {size_text(disk.free_bytes)} left, room for {fit} of {size_text(takes)}, "
+        f"but {need}; free some, save less often or keep fewer (`gpu-train checkpoints prune --help`)"
     )
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB else f"{size_bytes / MIB:.1f} MiB"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -80,6 +81,31 @@ def saves_of(workspace: Workspace, job: Job) -> Saves | None:
         step=steps[-1] if steps else None,
         total_steps=next((c.total_steps for c in reversed(recent) if c.total_steps), None),
     )
+
+
+def largest_save_bytes(workspace: Workspace, job: Job) -> int:
+    """What the largest of a job's recent saves was as plain files; before its first one, what it went on from was.
+
+    0 when nothing is known.
+    """
+    with closing(workspace.checkpoints.history(job.id)) as rows:
+        recent = list(islice(rows, RECENT))
+    if not recent and job.parent:
+        with suppress(GpuTrainError):  # it was removed since
+            recent = [workspace.checkpoints.resolve(job.parent)[0]]
+    return largest_of((row.base_name, row.step, row.thin.get("size_bytes", row.size_bytes)) for row in recent)
+
+
+def largest_of(checkpoints: Iterable[tuple[str, int | None, int]]) -> int:
+    """The most bytes that were written at once, by names, steps and sizes; 0 without any.
+
+    What has one name is written over, what was written at one step lies there together.
+    """
+    saves: dict[object, dict[str, int]] = defaultdict(dict)
+    for name, step, size_bytes in checkpoints:
+        save = saves[name if step is None else step]
+        save[name] = max(size_bytes, save.get(name, 0))
+    return max((sum(save.values()) for save in saves.values()), default=0)
 
 
 def _moments(recent: Sequence[Checkpoint], job: Job) -> list[int]:

@@ -18,6 +18,7 @@ from gpu_train.retention.setting import (
     seconds_of,
 )
 from gpu_train.rule import Rule, rules_of
+from gpu_train.size import AUTO, Size, size_of
 
 
 class Defaults(NamedTuple):
@@ -58,6 +59,11 @@ class Capture(NamedTuple):
         scan_s: seconds between two looks at the checkpoint folder.
         settle_s: seconds without any change before files without another proof count as finished.
         retry_s: seconds before storing is tried again after the disk was full.
+        reserve_bytes: what storing, and links that only we hold, leave free of a disk that a running job writes its
+            checkpoints to; "auto" is what its largest recent save took and a little more.
+        max_pin_bytes: at most so much do links and copies hold of checkpoints that the trainer has deleted and that
+            are not stored yet; "auto" is half of what would be free without them, or one save if that is
+            more.
         rules: how other frameworks write checkpoints, beside those that are known; each is a table `[[capture.rules]]`
             with the fields of `gpu_train.rule.Rule`.
     """
@@ -65,6 +71,8 @@ class Capture(NamedTuple):
     scan_s: float = 0.1
     settle_s: float = 2.0
     retry_s: float = 5.0
+    reserve_bytes: Size = AUTO
+    max_pin_bytes: Size = AUTO
     rules: tuple[Rule, ...] = ()
 
 
@@ -100,6 +108,7 @@ PROJECTS = "projects"
 """The table of what is set for single projects: `[projects.NAME.retention]`."""
 
 READERS: Mapping[Any, Callable[[Any], Any]] = {
-    Count: count_of, Plain: plain_of, Seconds: seconds_of, tuple[Best, ...]: bests_of, tuple[Rule, ...]: rules_of,
+    Count: count_of, Plain: plain_of, Seconds: seconds_of, Size: size_of, tuple[Best, ...]: bests_of,
+    tuple[Rule, ...]: rules_of,
 }  # fmt: skip
 """Types of settings that read values themselves, texts too; they raise ValueError with what they expect."""

@@ -32,6 +32,9 @@ DEAD_SHARE = 0.25
 and at most a third more than what is needed stays on the disk. (borg rewrites from 10 % on, which copies nine
 bytes to free one.)"""
 
+LENT = 4
+"""Which part of the room that others need a copy may take, until its old pack has gone: gc is what makes room."""
+
 SMALL_PACK_BYTES = 4 << 20
 _CACHE_BYTES = 64 << 20
 MANY_SMALL_PACKS = 32
@@ -109,11 +112,13 @@ class Compaction:
     in it that part stays, for `verify` and `repair`. Only one may run at a time (gc holds a lock).
     """
 
-    def __init__(self, registry: Registry, index: Index, packer: Packer, packs: Path) -> None:
+    def __init__(self, registry: Registry, index: Index, packer: Packer, packs: Path, spare_bytes: int = 0) -> None:
+        """`spare_bytes` are what others are about to need; packs whose copies would take too much of it are left."""
         self._registry = registry
         self._index = index
         self._packer = packer
         self._packs = packs
+        self._spare_bytes = spare_bytes
         self.done = Rewritten()
 
     def run(self, chosen: list[PackUse]) -> Rewritten:
@@ -141,15 +146,21 @@ class Compaction:
         group: list[PackUse] = []
         size = 0
         for pack in chosen:
-            disk = os.statvfs(self._packs)
-            room = min(PACK_BYTES, disk.f_bavail * disk.f_frsize // 2)
-            if group and size + pack.live_bytes > room:
+            if group and size + pack.live_bytes > min(PACK_BYTES, self._room() // 2):
                 yield group
                 group, size = [], 0
+            if self._spare_bytes and pack.frames and size + pack.live_bytes > self._room():
+                self._keep(pack, "running jobs need the room that its copy would take; run gc again later")
+                continue
             group.append(pack)
             size += pack.live_bytes
         if group:
             yield group
+
+    def _room(self) -> int:
+        """What copies may take before their old packs go: of what others need only a part, and that for a moment."""
+        disk = os.statvfs(self._packs)
+        return disk.f_bavail * disk.f_frsize - self._spare_bytes + self._spare_bytes // LENT
 
     def _copy(self, pack: PackUse) -> list[PackEntry] | None:
         """Append a pack's live frames to the new one; all its entries, or None when they cannot be told."""

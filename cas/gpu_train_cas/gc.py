@@ -67,7 +67,7 @@ class CollectReport:
 
 def collect(
     registry: Registry, tables: Tables, folders: Folders, *, trash_days: float, dry_run: bool = False,
-    progress: OnProgress | None = None,
+    spare_bytes: int = 0, progress: OnProgress | None = None,
 ) -> CollectReport:  # fmt: skip
     """Remove what no record needs any more. Readers and writers may go on meanwhile, also in other processes.
 
@@ -75,6 +75,7 @@ def collect(
         registry, tables, folders: the store's parts.
         trash_days: how long a record stays in the trash before it is removed.
         dry_run: change nothing, only report.
+        spare_bytes: how much of the disk others are about to need: copies take a quarter of it at most, for a moment.
         progress: told of records marked and bytes moved.
 
     Raises:
@@ -86,7 +87,8 @@ def collect(
         return _DryRun(registry, tables, folders, trash_days, meter).run()
     try:
         with _only_one(folders):
-            return _Collection(registry, tables, folders, trash_days, meter).run()
+            collection = _Collection(registry, tables, folders, trash_days, meter)
+            return collection.run(spare_bytes)
     except StorageFull as e:
         raise StorageFull(
             f"{str(e).partition(';')[0]}; gc itself needs a little: remove something else from that disk "
@@ -233,7 +235,9 @@ class _DryRun(_Survey):
 class _Collection(_Survey):
     """One collection, under the lock."""
 
-    def run(self) -> CollectReport:
+    def run(self, spare_bytes: int = 0) -> CollectReport:
+        """See `collect`."""
+        self._spare_bytes = spare_bytes
         self._lease = Lease(self._folders.leases, "gc")
         packer = Packer(self._folders.tmp, self._lease.id)
         try:
@@ -336,7 +340,7 @@ class _Collection(_Survey):
         before = self._uses()
         if not self.report.waiting:
             chosen = worth_rewriting(before.values())
-            done = Compaction(self._registry, self._index, packer, self._folders.packs).run(chosen)
+            done = Compaction(self._registry, self._index, packer, self._folders.packs, self._spare_bytes).run(chosen)
             self.report.packs, self.report.moved_bytes = done.packs, done.moved_bytes
             self.report.kept += done.kept
         after = self._uses()

@@ -28,7 +28,7 @@ from gpu_train_cas.lease import Lease
 from gpu_train_cas.manifest import Manifest
 from gpu_train_cas.namer import Namer
 from gpu_train_cas.originals import Originals
-from gpu_train_cas.packer import Packer
+from gpu_train_cas.packer import Admit, Packer
 from gpu_train_cas.pairing import Bases, Pairer, Pairing
 from gpu_train_cas.progress import Meter, OnProgress
 from gpu_train_cas.reader import Reader
@@ -51,7 +51,7 @@ class Writer:
 
     def __init__(
         self, registry: Registry, tables: Tables, reader: Reader, folders: Folders, purpose: str,
-        threads: int | None = None,
+        threads: int | None = None, admit: Admit | None = None,
     ) -> None:  # fmt: skip
         self._registry = registry
         self._tables = tables
@@ -64,7 +64,7 @@ class Writer:
         except BaseException:  # nobody will call close: a lease that stays locked would make every gc wait
             self._lease.release()
             raise
-        self._packer = Packer(folders.tmp, self._lease.id)
+        self._packer = Packer(folders.tmp, self._lease.id, admit)
         self._namer = Namer(registry, tables.index, threads or os.cpu_count() or 1)
         self._originals = Originals(reader, ())
         self._base_reader = reader

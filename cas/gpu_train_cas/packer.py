@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from gpu_train_cas.codecs import Encoded
@@ -9,6 +10,9 @@ from gpu_train_cas.digest import Digest, Kind
 from gpu_train_cas.pack import PACK_BYTES, PackWriter, SealedPack, publish
 
 TEMPORARY = ".tmp"
+
+Admit = Callable[[int], None]
+"""Is told how many bytes are about to be written, and may raise; the writer can then only be left."""
 
 
 class Packer:
@@ -18,8 +22,9 @@ class Packer:
     a dead lease. One thread at a time.
     """
 
-    def __init__(self, tmp: Path, lease_id: str) -> None:
+    def __init__(self, tmp: Path, lease_id: str, admit: Admit | None = None) -> None:
         self._tmp = tmp
+        self._admit = admit
         self._lease_id = lease_id
         self._current: PackWriter | None = None
         self._sealed: list[SealedPack] = []
@@ -34,6 +39,8 @@ class Packer:
         Raises:
             StorageFull: when the disk is full.
         """
+        if self._admit is not None:
+            self._admit(len(encoded.payload))
         if self._current is not None and self._current.size_bytes >= PACK_BYTES:
             self._sealed.append(self._current.seal())
             self._current = None

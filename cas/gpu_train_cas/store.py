@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpu_train_cas.gc import CollectReport
     from gpu_train_cas.hold import Holds
     from gpu_train_cas.ingest import Writer
+    from gpu_train_cas.packer import Admit
     from gpu_train_cas.progress import OnProgress
     from gpu_train_cas.reader import Reader
     from gpu_train_cas.record import Record
@@ -124,13 +125,16 @@ class Store:
                 self._content = _Content(tables, packs, Reader([packs]))
             return self._content
 
-    def writer(self, purpose: str, *, threads: int | None = None) -> Writer:
-        """A writer that brings files in; `purpose` is what others are told while it runs."""
+    def writer(self, purpose: str, *, threads: int | None = None, admit: Admit | None = None) -> Writer:
+        """A writer that brings files in; `purpose` is what others are told while it runs.
+
+        `admit` is told how many bytes are about to be written, and may raise to keep a disk from filling up.
+        """
         from gpu_train_cas.ingest import Writer  # noqa: PLC0415
         from gpu_train_cas.reader import Reader  # noqa: PLC0415
 
         reader = Reader([self.packs], WRITER_CACHE_BYTES)
-        return Writer(self.registry, self.tables, reader, self.folders, purpose, threads)
+        return Writer(self.registry, self.tables, reader, self.folders, purpose, threads, admit)
 
     @contextmanager
     def transaction(self, purpose: str = "commit") -> Iterator[Transaction]:
@@ -259,14 +263,16 @@ class Store:
         return known_damage(self.registry, self.tables, self.reader, record)
 
     def gc(
-        self, *, trash_days: float = TRASH_DAYS, dry_run: bool = False, progress: OnProgress | None = None
-    ) -> CollectReport:
+        self, *, trash_days: float = TRASH_DAYS, dry_run: bool = False, spare_bytes: int = 0,
+        progress: OnProgress | None = None,
+    ) -> CollectReport:  # fmt: skip
         """Remove what no record needs any more; see `collect`."""
         from gpu_train_cas.gc import collect  # noqa: PLC0415
 
         return collect(
-            self.registry, self.tables, self.folders, trash_days=trash_days, dry_run=dry_run, progress=progress
-        )
+            self.registry, self.tables, self.folders, trash_days=trash_days, dry_run=dry_run, spare_bytes=spare_bytes,
+            progress=progress,
+        )  # fmt: skip
 
     def forecast(
         self, records: Collection[Digest], instead: Iterable[Entry] = (), blocks: bytes = b"",

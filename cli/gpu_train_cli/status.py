@@ -16,7 +16,7 @@ from gpu_train_cli.text import count, duration, moment, plain, printable, size
 
 if TYPE_CHECKING:
     from gpu_train import JobStatus
-    from gpu_train.capture.board import InHand
+    from gpu_train.capture.board import InHand, Paused
     from gpu_train.room import Disk
     from gpu_train.saves import Saves
 
@@ -91,7 +91,9 @@ def status_row(one: JobStatus) -> dict[str, object]:
         "checkpoints": dict(one.counts),
         "plain_checkpoints": one.plain,
         "in_hand": [_in_hand(item) for item in one.in_hand],
-        "pins": {"files": one.pins.files, "held_bytes": one.pins.held_bytes},
+        "pins": {"files": one.pins.files, "held_bytes": one.pins.held_bytes, "max_bytes": one.max_pin_bytes},
+        "paused": _paused(one.paused) if one.paused else None,
+        "reserve_bytes": one.reserve_bytes,
         "saves": _saves(saves) if saves else None,
         "disks": [_disk(disk) for disk in one.disks],
         "sinks": [
@@ -116,6 +118,16 @@ def _in_hand(item: InHand) -> dict[str, object]:
         "size_bytes": item.size_bytes,
         "is_pinned": item.is_pinned,
         "path": item.path,
+    }
+
+
+def _paused(paused: Paused) -> dict[str, object]:
+    return {
+        "since": moment(paused.since_ns),
+        "path": paused.path,
+        "free_bytes": paused.free_bytes,
+        "kept_bytes": paused.kept_bytes,
+        "wants_bytes": paused.wants_bytes,
     }
 
 
@@ -150,12 +162,15 @@ def _lines(one: JobStatus) -> list[tuple[str, str]]:
     agent = "" if one.agent == "none" else f", capture agent {one.agent}"
     counts = ", ".join(f"{number:,} {state}" for state, number in one.counts.items())
     held = f"{count(one.pins.files, 'file')}, {size(one.pins.held_bytes)} that nothing else holds"
+    held += "" if one.max_pin_bytes is None else f", of at most {size(one.max_pin_bytes)}"
+    since_s = 0.0 if one.paused is None else max(0.0, (one.at_ns - one.paused.since_ns) / NS)
     lines = [
         ("job", f"{one.job.id} ({one.job.status}{agent})"),
         ("newest", _newest(one)),
         ("at risk", "-" if one.at_risk_s is None else f"{duration(one.at_risk_s)} of training"),
         *(("in hand", _in_hand_words(item, one.at_ns)) for item in one.in_hand),
         ("checkpoints", f"{counts}; {one.plain:,} still as plain files"),
+        ("paused", f"for {duration(since_s)}: {printable(str(one.paused))}" if one.paused else "-"),
         ("pins", held if one.pins.files else "-"),
         ("saves", _saves_words(one.saves) if one.saves else "-"),
         *(("disk", _disk_words(disk, one.saves)) for disk in one.disks),

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import fcntl
 import os
-import platform
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from gpu_train.capture.agent import Agent
+from gpu_train.capture.politeness import be_polite
 from gpu_train.capture.watch.lookout import Lookout
 from gpu_train.collector import at_ease
 from gpu_train.control import AGENT_LOCK, BUSY_EXIT
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import NotFound
-
-NICE = 10
-_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-_IOPRIO_IDLE = 3 << 13
 
 
 def main() -> int:
@@ -47,24 +42,13 @@ def main() -> int:
             home = workspace.home
             lookout = Lookout(home.checkpoints(job.id), home.pins(job.id), control, job.id)
             lookout.start()  # before this process gives way to the training: its sentry must not
-            _be_polite()
+            be_polite()
             agent = Agent(workspace, job, arguments.lifeline, lookout)
             agent.begin()
             with suppress(BrokenPipeError):  # a runner that is gone by now is noticed by its lifeline
                 os.write(1, b"ready\n")
             agent.run()
     return 0
-
-
-def _be_polite() -> None:
-    """Take the processor and the disk only when the training does not need them, where that is possible."""
-    try:
-        os.nice(NICE)
-        number = _IOPRIO_SET.get(platform.machine())
-        if number is not None:
-            ctypes.CDLL(None).syscall(number, 1, 0, _IOPRIO_IDLE)
-    except (OSError, AttributeError):
-        return
 
 
 if __name__ == "__main__":

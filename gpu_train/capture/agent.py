@@ -22,10 +22,14 @@ from gpu_train.capture.decision import Decision
 from gpu_train.capture.finder import fingerprint_of
 from gpu_train.capture.foresight import Foresight
 from gpu_train.capture.frameworks import rulebook
+from gpu_train.capture.headroom import Headroom
 from gpu_train.capture.judge import EXPLICIT
 from gpu_train.capture.ledger import Ledger
 from gpu_train.capture.lifeline import Lifeline
+from gpu_train.capture.loose import Loose
+from gpu_train.capture.pausing import Pausing
 from gpu_train.capture.pins import note_place, places_of
+from gpu_train.capture.pressure import Pinned, Pressure
 from gpu_train.capture.reports import Reports
 from gpu_train.capture.storing import Finished, Stored
 from gpu_train.capture.tracker import Tracker
@@ -33,7 +37,7 @@ from gpu_train.capture.watch.lookout import Lookout
 from gpu_train.capture.watch.rescan import Rescan
 from gpu_train.capture.watch.sighting import Sighting
 from gpu_train.capture.watch.view import View
-from gpu_train.capture.worker import Outcome, Worker
+from gpu_train.capture.worker import GivenUp, Outcome, Worker
 from gpu_train.control import END_FILE
 from gpu_train.process import boot_id, end_job, processes_of, start_time
 from gpu_train.retention.upkeep import Upkeep
@@ -92,10 +96,15 @@ class Agent:
         self._ledger = Ledger(workspace, job.id)
         self._reports = Reports(workspace, job.id)
         self._upkeep = Upkeep(workspace, job, self._ledger.event)
-        self._worker = Worker(workspace, job.id, settings.retry_s, after=self._upkeep.stored)
+        self._headroom = Headroom(workspace, job, settings.reserve_bytes)
+        self._pressure = Pressure(home, job.id, self._headroom, settings.max_pin_bytes, self._ledger.event)
+        self._worker = Worker(workspace, job.id, settings.retry_s, self._headroom, after=self._upkeep.stored)
+        self._loose = Loose(self._headroom, self._worker.if_waiting)
+        self._stuck: list[Pinned] = []
+        self._pausing = Pausing(self._ledger.event)
         self._recovered: set[str] = set()
         self._foresight = Foresight(workspace, job.id, self._ledger.event)
-        self._board = Board(home.control(job.id))
+        self._board = Board(home.control(job.id), settings.max_pin_bytes)
 
     def begin(self) -> None:
         """Take over what an earlier agent left, and see to it that everything is watched."""
@@ -129,14 +138,44 @@ class Agent:
         for decision in self._tracker.decide(**ended):
             self._hand_over(decision)
         self._tracker.release()
+        self._make_room(bool(ended))
         for lost in self._tracker.overwritten.lost():
             self._ledger.written_over(lost.name, lost.size_bytes, lost.lifetime_s, "the next version came at once")
         for outcome in self._worker.outcomes():
             self._note(outcome)
         self._ledger.catch_up()
         self._reports.take()
-        self._board.show(self._in_hand())
+        self._pausing.look(self._worker.paused)
+        self._board.show(self._in_hand(), self._worker.paused, self._headroom.save_bytes)
         self._turned = time.monotonic()
+
+    def _make_room(self, ended: bool) -> None:
+        """See to it that what we hold and write is not what the trainer lacks."""
+        self._headroom.is_ended = ended
+        unstored = self._worker.unstored()
+        self._headroom.watch(self._tracker.watched, [candidate for _, candidate, _ in unstored])
+        self._lookout.spare(self._headroom.spare_bytes())
+        if ended:  # nobody deletes or writes any more: what is pinned can wait
+            self._worker.is_hurried = False
+            return
+        pinned = [Pinned(candidate, f.state == VERIFIED, is_at_work) for f, candidate, is_at_work in unstored]
+        lost, given_up = self._loose.look(pinned), self._pressure.relieve([*self._stuck, *pinned])
+        for one in (*lost, *given_up):
+            stuck = [s for s in self._stuck if s.candidate is not one.candidate]
+            if len(stuck) < len(self._stuck):
+                self._stuck = stuck
+                self._give_up(one.candidate, one.reason)
+            else:
+                self._worker.give_up(one.candidate, one.reason)
+        if not given_up:
+            self._loose.let_go(pinned)
+        self._worker.is_hurried = self._pressure.is_high
+
+    def _give_up(self, candidate: Candidate, reason: str) -> None:
+        """Free what a checkpoint holds that is not stored, and say so."""
+        candidate.discard()
+        self._ledger.given_up(candidate, reason)
+        self._headroom.stored()
 
     def _in_hand(self) -> list[InHand]:
         """What was seen and is not stored yet."""
@@ -162,6 +201,7 @@ class Agent:
         for place in self._lookout.places():
             note_place(self._workspace.home, self._job.id, place)
             self._tracker.places.append(place)
+            self._headroom.also_on(place)
             self._rescan.also_on(place)
         self._drained = time.monotonic()
 
@@ -240,9 +280,12 @@ class Agent:
         if isinstance(result, Stored):
             self._ledger.stored(outcome.finished, result)
             self._reports.answer(candidate.commit)
-            candidate.discard()
+            self._headroom.stored()
             if result.is_new:
                 self._foresight.look()
+        elif isinstance(result, GivenUp):
+            self._give_up(candidate, str(result))
+            self._reports.answer(candidate.commit, str(result))
         elif isinstance(result, SourceChanged):
             self._tracker.look_again(candidate)
             if outcome.finished.state == VERIFIED:
@@ -254,6 +297,7 @@ class Agent:
                 f"what was pinned of it stays in {candidate.pin}", name=candidate.name,
             )  # fmt: skip
             self._reports.answer(candidate.commit, f"storing it failed {outcome.attempt} times: {result!r}")
+            self._stuck.append(Pinned(candidate, outcome.finished.state == VERIFIED))
         elif outcome.attempt == 1:
             kind = "storage" if isinstance(result, StorageFull) else "agent"
             self._ledger.event(kind, f"storing {candidate.name} failed and is tried again: {result}")

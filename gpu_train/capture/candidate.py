@@ -321,6 +321,18 @@ class Candidate:
             if member.is_file and now != member:
                 raise SourceChanged(f"{self.name}: {rel} changed while it was being stored")
 
+    def let_go(self) -> None:
+        """Hold it no more, while it lies there: it is read from the trainer's own files then."""
+        free(self.pin)
+        self.pinned.clear()
+
+    def hold_again(self) -> None:
+        """Pin what was let go, as far as it is still there."""
+        if self.lies_there:
+            self._describe()
+            for rel, member in list(self.members.items()):
+                self._pin(rel, member)
+
     def discard(self) -> None:
         """Free the pin."""
         free(self.pin)

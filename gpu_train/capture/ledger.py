@@ -14,7 +14,9 @@ from typing import Any
 from gpu_train.active import append_line
 from gpu_train.capture.board import InHand
 from gpu_train.capture.candidate import Candidate
+from gpu_train.capture.finder import fingerprint_of
 from gpu_train.capture.storing import Finished, Stored, next_version
+from gpu_train.size import size_text
 from gpu_train.step import step_of
 from gpu_train.tables.checkpoint import GONE, INCOMPLETE, Checkpoint
 from gpu_train.workspace import Workspace
@@ -97,6 +99,14 @@ class Ledger:
         text = "was seen by a capture agent that died, and was not there any more when the next one began"
         self._gone(seen.name, seen.size_bytes, lifetime_s, text, seen.fingerprint)
 
+    def given_up(self, candidate: Candidate, reason: str) -> None:
+        """A checkpoint that was pinned was given up, since the room was needed."""
+        self._gone(
+            candidate.name, candidate.size_bytes, candidate.lifetime_s,
+            f"({size_text(candidate.size_bytes)}) was given up before it could be stored: {reason}",
+            fingerprint_of(candidate.members), proof=f"its bytes, which were given up: {reason}",
+        )  # fmt: skip
+
     def committed_and_gone(self, path: str) -> None:
         """A checkpoint was committed by the job and not there any more when the commit was read."""
         self._gone(path.rpartition("/")[2], 0, 0.0, f"({path}) was committed, but deleted before it could be kept")
@@ -125,11 +135,13 @@ class Ledger:
             if job is not None and job.is_live:
                 self._workspace.jobs.put_in(txn, job._replace(**fields))
 
-    def _gone(self, name: str, size_bytes: int, lifetime_s: float, what: str, fingerprint: str = "") -> None:
+    def _gone(
+        self, name: str, size_bytes: int, lifetime_s: float, what: str, fingerprint: str = "", proof: str = "its bytes"
+    ) -> None:
         now = time.time_ns()
         self._late.append(
             Checkpoint(
-                self._job_id, name, step=step_of(name), state=GONE, proof="its bytes", created_ns=now,
+                self._job_id, name, step=step_of(name), state=GONE, proof=proof, created_ns=now,
                 committed_ns=now, size_bytes=size_bytes, lifetime_s=round(lifetime_s, 3), fingerprint=fingerprint,
             )
         )  # fmt: skip

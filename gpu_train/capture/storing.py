@@ -122,6 +122,7 @@ class History:
 def store_checkpoint(
     workspace: Workspace, finished: Finished, history: History, check: Callable[[], None] = lambda: None,
     progress: OnProgress | None = None, also: Callable[[Transaction], None] | None = None,
+    admit: Callable[[int], None] | None = None,
 ) -> Stored:  # fmt: skip
     """Store a checkpoint and commit its record, its row and the metrics it tells of together.
 
@@ -129,7 +130,7 @@ def store_checkpoint(
     it explicitly is noted on the row that is there, and out of the trash it comes back. The newest version and some
     files more, which came late, is no new one either: the row that is there gets the new record. `check` is called
     when all has been read and may raise SourceChanged, by which nothing is committed. `progress` is told how far the
-    reading is. What `also` writes is committed with it.
+    reading is. What `also` writes is committed with it. `admit` is told of bytes before they are written; it may raise.
 
     Raises:
         SourceChanged: when a file changed while it was read; try again later.
@@ -137,7 +138,7 @@ def store_checkpoint(
     """
     pattern = pattern_of(finished.members)
     bases = bases_for(workspace, finished.job_id, pattern, finished.base)
-    with workspace.store.writer("checkpoint") as writer:
+    with workspace.store.writer("checkpoint", admit=admit) as writer:
         if finished.shape == FILE:
             name = next(iter(finished.members))
             own = os.fsencode(os.path.basename(name))

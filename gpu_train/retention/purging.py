@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gpu_train.capture.headroom import device_of, kept_for_jobs
 from gpu_train.retention.diskspace import files_below, freed_bytes
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
@@ -48,7 +49,8 @@ def purge(
     for folder in files if not dry_run else ():  # first of all, since it needs no room and makes some
         with mapped_os_errors(f"removing {folder}"):
             _remove_folder(os.fsencode(folder.parent), os.fsencode(folder.name))
-    store = workspace.store.gc(trash_days=days, dry_run=dry_run, progress=progress)
+    spare_bytes = kept_for_jobs(workspace).get(device_of(workspace.home.packs), 0)
+    store = workspace.store.gc(trash_days=days, dry_run=dry_run, spare_bytes=spare_bytes, progress=progress)
     for job in jobs if not dry_run else ():
         _forget(workspace, job.id)
     return Purged([job.id for job in jobs], file_bytes, store)

@@ -101,6 +101,24 @@ def test_a_pack_with_little_that_is_dead_is_left(store: Store, tmp_path: Path, c
     assert MIB < report.pending_bytes < DEAD_SHARE * 10 * MIB
 
 
+def test_a_pack_stays_when_its_copy_would_take_what_others_need(store: Store, tmp_path: Path, commit: Commit) -> None:
+    both = folder(tmp_path / "both", 4 * MIB, 4 * MIB)
+    first = commit(store, both)
+    (both / "f1").unlink()
+    commit(store, both)
+    store.trash(first)
+    gone = commit(store, folder(tmp_path / "gone", 4 * MIB))
+    store.trash(gone)
+    report = store.gc(trash_days=0, spare_bytes=1 << 60)
+    assert report.moved_bytes == 0
+    assert report.freed_bytes > 4 * MIB  # a pack of which nothing is needed goes without a copy
+    assert len(report.kept) == 1
+    assert "running jobs need the room that its copy would take" in report.kept[0]
+    report = store.gc(trash_days=0, spare_bytes=16 * MIB)
+    assert report.kept == []
+    assert report.freed_bytes > 3 * MIB
+
+
 def test_packs_are_not_rewritten_while_a_writer_may_rely_on_them(store: Store, tmp_path: Path, commit: Commit) -> None:
     dropped = commit(store, folder(tmp_path / "drop", 2 * MIB))
     store.trash(dropped)

@@ -15,7 +15,7 @@ from gpu_train.process import identity_of
 KEYS = [
     "job_id", "name", "project", "status", "started_at", "ended_at", "agent", "checkpoint_id", "ref", "step",
     "total_steps", "finished_at", "stored_at", "age_s", "at_risk_s", "checkpoints", "plain_checkpoints", "in_hand",
-    "pins", "saves", "disks", "sinks", "warnings",
+    "pins", "paused", "reserve_bytes", "saves", "disks", "sinks", "warnings",
 ]  # fmt: skip
 
 

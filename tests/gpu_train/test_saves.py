@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from gpu_train import Workspace
+from gpu_train.capture.board import Board
 from gpu_train.capture.finder import find_one, fingerprint_of
+from gpu_train.capture.headroom import Headroom, kept_for_jobs
 from gpu_train.room import Room, room_for, shortage
-from gpu_train.saves import NS, Saves, finished_ns, saves_of
+from gpu_train.saves import NS, RECENT, Saves, finished_ns, largest_save_bytes, saves_of
+from gpu_train.size import Size
 from gpu_train.tables.checkpoint import Checkpoint
 from gpu_train.tables.job import Job
 
@@ -98,6 +101,41 @@ def test_a_file_that_is_written_over_takes_no_more_room(workspace: Workspace, jo
     saves = saves_of(workspace, job)
     assert saves is not None
     assert (saves.interval_s, saves.plain_share, saves.left) == (30.0, 0.0, None)
+
+
+def test_the_largest_save(workspace: Workspace, job: Job, rows: Rows) -> None:
+    assert largest_save_bytes(workspace, job) == 0
+    rows.add("step-100.pt", 60, 100, size=3000)
+    rows.add("best.pt", 60, 100, size=2000)
+    rows.add("ckpt.pt", 61, None, size=4000)
+    rows.add("ckpt.pt~2", 62, None, size=4500)
+    assert largest_save_bytes(workspace, job) == 5000
+    resumed = Job("train-bbbbbb", "train", created_ns=1, parent=f"{job.id}@ckpt.pt~2")
+    assert largest_save_bytes(workspace, resumed) == 4500
+    for step in range(200, 200 + RECENT):
+        rows.add(f"step-{step}.pt", step, step)
+    assert largest_save_bytes(workspace, job) == 1000
+
+
+def test_what_other_jobs_keep_is_kept(workspace: Workspace, job: Job, tmp_path: Path) -> None:
+    other = job._replace(id="train-bbbbbb")
+    workspace.jobs.put(other)
+    for one in (job, other):
+        workspace.home.checkpoints(one.id).mkdir(parents=True)
+    Board(workspace.home.control(other.id)).show([], reserve_bytes=5000)
+    device = tmp_path.stat().st_dev
+    assert kept_for_jobs(workspace) == kept_for_jobs(workspace, besides=job.id) == {device: 5000}
+    assert kept_for_jobs(workspace, besides=other.id) == {}
+    headroom = Headroom(workspace, job, Size("300"))
+    headroom.watch([], [])
+    lacking = headroom.shortage(1 << 60)
+    assert lacking is not None
+    assert (headroom.save_bytes, lacking.kept_bytes) == (300, 5300)
+    headroom.is_ended = True
+    lacking = headroom.shortage(1 << 60)
+    assert lacking is not None
+    assert lacking.kept_bytes == 5300  # 300 B are less than what is kept for rows
+    assert headroom.squeeze(tmp_path) is None
 
 
 def test_files_that_were_copied_in_with_their_times_are_no_older_than_the_run(job: Job) -> None:

@@ -53,6 +53,7 @@ class Lookout:
         self._began = 0.0
         self._buffer = b""
         self._marks = 0
+        self._spare_bytes = 0
         self._told: list[Sighting] = []
         self._notices: list[str] = []
         self._places: list[Path] = []
@@ -72,6 +73,8 @@ class Lookout:
             self._command, env=module_environment(current()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         os.set_blocking(self._out, False)
+        if self._spare_bytes:
+            self._tell(f"spare {self._spare_bytes}")
 
     def wait_ready(self) -> None:
         """Wait until everything is watched that can be; `read` has what was seen meanwhile."""
@@ -127,8 +130,10 @@ class Lookout:
             _remove(hold)
 
     def spare(self, size_bytes: int) -> None:
-        """Set how much of a disk copies must leave free."""
-        self._tell(f"spare {size_bytes}")
+        """Set how much of a disk copies must leave free; sentries that come after this one are told as well."""
+        if size_bytes != self._spare_bytes:
+            self._spare_bytes = size_bytes
+            self._tell(f"spare {size_bytes}")
 
     def close(self) -> None:
         """End the sentry."""

@@ -24,7 +24,7 @@ def test_the_last_capture_waits_for_room(launch, small_disk, fill) -> None:
     fill(disk / "ballast")
     (launch.cwd / "filled").touch()
     assert run.process.stdout.readline() == b"ended\n"
-    assert b"NOTICE storing w-0001.safetensors failed and is tried again" in run.process.stderr.readline()
+    assert b"NOTICE storing is paused: the disk with %s" % os.fsencode(disk / "home") in run.process.stderr.readline()
     said = run.process.stderr.readline()
     assert b"the last capture is still running: the disk with %s is full" % os.fsencode(disk / "home") in said
     assert run.process.poll() is None

@@ -65,32 +65,39 @@ def mount(
         if foreground:
             fuse.mount_here(
                 workspace, target, mountpoint, allow_other=allow_other, nonempty=nonempty,
-                on_ready=lambda path: click.echo(str(path)),
+                on_ready=lambda path: _mounted(fuse.find(str(path), workspace.home.root)[0], output),
             )  # fmt: skip
             return
         mounted = fuse.mount(workspace, target, mountpoint, allow_other=allow_other, nonempty=nonempty)
-    if not output.for_people:
+    _mounted(mounted, output)
+
+
+def _mounted(mounted: fuse.Mount, output: Output) -> None:
+    if output.for_people:
+        click.echo(str(mounted.path))
+        note(f"`gpu-train umount {mounted.path}` takes it away")
+    else:
         output.details(Details(_row(mounted), str(mounted.path), []))
-        return
-    click.echo(str(mounted.path))
-    note(f"`gpu-train umount {mounted.path}` takes it away")
+    sys.stdout.flush()
 
 
 def _serve(invocation: Invocation, target: str, host: str, port: int, password: str | None, output: Output) -> None:
     if password == "":
         raise click.UsageError("the password is empty")
 
-    def ready(url: str) -> None:
-        if output.for_people:
-            click.echo(url)
-            for line in ways_to_use(url):
-                note(line)
-        else:
-            output.details(Details({"url": url, "target": target, "pid": os.getpid()}, url, []))
-        sys.stdout.flush()
-
     with invocation.workspace() as workspace:
-        fuse.serve_webdav(workspace, target, host=host, port=port, password=password, on_ready=ready)
+        name = target if target == fuse.ALL else workspace.jobs.find(target).id
+
+        def ready(url: str) -> None:
+            if output.for_people:
+                click.echo(url)
+                for line in ways_to_use(url):
+                    note(line)
+            else:
+                output.details(Details({"url": url, "target": name, "pid": os.getpid()}, url, []))
+            sys.stdout.flush()
+
+        fuse.serve_webdav(workspace, name, host=host, port=port, password=password, on_ready=ready)
 
 
 def ways_to_use(url: str) -> list[str]:

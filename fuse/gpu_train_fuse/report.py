@@ -9,6 +9,7 @@ from collections import OrderedDict
 log = logging.getLogger("gpu_train_fuse")
 
 MAX_KNOWN = 1000
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
 class Report:
@@ -19,7 +20,8 @@ class Report:
         self._lock = threading.Lock()
 
     def __call__(self, message: str) -> None:
-        """Log an error, unless it was just logged."""
+        """Log an error in one line, unless it was just logged; a name in it may hold anything."""
+        message = message.translate(_ESCAPES)
         with self._lock:
             if message in self._known:
                 return

@@ -1,6 +1,8 @@
 """Mounting from the command line."""
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,25 @@ def test_what_cannot_be_mounted_or_unmounted(trained, tmp_path: Path) -> None:
     assert "no job 'nothing'" in program("mount", "nothing", tmp_path / "x", code=3).stderr
     assert "'demo' is no mount" in program("umount", tmp_path, code=3).stderr.replace(str(tmp_path), "demo")
     assert "name a mount point or a job" in program("umount", code=2).stderr
+
+
+@pytest.mark.usefixtures("mountable")
+def test_in_the_foreground_it_says_the_same_and_ends_when_interrupted(trained, tmp_path: Path) -> None:
+    program, there = trained.program, tmp_path / "mnt"
+    line = [str(program.script), "mount", "demo", str(there), "-f", "-o", "json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=program.environment()) as process:
+        try:
+            assert process.stdout is not None
+            text = ""
+            while not text.endswith("}\n"):
+                part = process.stdout.readline()
+                assert part, "it ended without a word"
+                text += part
+            told = json.loads(text)
+            assert (told["mountpoint"], told["target"], told["pid"]) == (str(there), "demo-abcdef", process.pid)
+            assert (there / "latest").is_dir()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+    assert process.returncode == 0
+    assert list(there.iterdir()) == []

@@ -1,7 +1,9 @@
 """Homes to look at, trees in memory, and mounts that are gone after each test whatever happens in it."""
 
 import os
+import shutil
 import stat
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -287,6 +289,16 @@ def same_tree() -> Callable[[Path, Path], None]:
         assert facts_of(one) == facts_of(other)
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def rclone_program() -> str:
+    """rclone, where this environment or the machine has it; skips where neither does."""
+    beside = os.fspath(Path(sys.executable).parent)
+    found = shutil.which("rclone", path=os.pathsep.join([beside, os.environ["PATH"]]))
+    if found is None:
+        pytest.skip("rclone is not installed")
+    return found
 
 
 # ---- mounts ----------------------------------------------------------------------------------------

@@ -67,11 +67,9 @@ def mounted_home(shared_lab, source):
 
 
 @pytest.fixture(scope="module")
-def mounted_webdav(shared_lab, source, tmp_path_factory):
+def mounted_webdav(shared_lab, source, tmp_path_factory, rclone_program):
     """What rclone mounts of a server; two processes, both gone afterwards."""
     pytest.importorskip("wsgidav", reason="the extra `webdav` is not installed")
-    if shutil.which("rclone") is None:
-        pytest.skip("rclone is not installed")
     root = tmp_path_factory.mktemp("rclone")
     (root / "conf").touch()
     environment = {**os.environ, "GPU_TRAIN_HOME": str(shared_lab.workspace.home.root)}
@@ -83,7 +81,17 @@ def mounted_webdav(shared_lab, source, tmp_path_factory):
         url = server.stdout.readline().strip()
         (root / "m").mkdir()
         client = subprocess.Popen(
-            ["rclone", "mount", ":webdav:", root / "m", "--webdav-url", url, "--read-only", "--config", root / "conf"]
+            [
+                rclone_program,
+                "mount",
+                ":webdav:",
+                root / "m",
+                "--webdav-url",
+                url,
+                "--read-only",
+                "--config",
+                root / "conf",
+            ]
         )
         deadline = time.monotonic() + 20
         while not os.path.ismount(root / "m"):

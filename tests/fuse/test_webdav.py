@@ -385,13 +385,20 @@ def test_curl_goes_on_where_it_was_cut_off(server, source, tmp_path):
 
 
 @pytest.fixture
-def rclone(tmp_path):
-    if shutil.which("rclone") is None:
-        pytest.skip("rclone is not installed")
+def rclone(tmp_path, rclone_program):
     (tmp_path / "rclone.conf").touch()
 
     def run(server, *words, check=True):
-        command = ["rclone", "--config", tmp_path / "rclone.conf", "--webdav-url", server.url, "--retries", "1", *words]
+        command = [
+            rclone_program,
+            "--config",
+            tmp_path / "rclone.conf",
+            "--webdav-url",
+            server.url,
+            "--retries",
+            "1",
+            *words,
+        ]
         return subprocess.run(list(map(str, command)), capture_output=True, timeout=120, check=check)
 
     return run
@@ -416,11 +423,13 @@ def test_rclone_copies_names_bytes_and_times(server, source, rclone, tmp_path):
     assert refused.returncode != 0
 
 
-def test_rclone_knows_the_password(serve, job, rclone):
+def test_rclone_knows_the_password(serve, job, rclone, rclone_program):
     server = serve("run", GPU_TRAIN_WEBDAV_PASSWORD=PASSWORD)
     assert rclone(server, "lsf", ":webdav:", check=False).returncode != 0
     assert b"latest/" in rclone(server, "--webdav-bearer-token", PASSWORD, "lsf", ":webdav:").stdout
-    hidden = subprocess.run(["rclone", "obscure", PASSWORD], capture_output=True, text=True, check=True).stdout.strip()
+    hidden = subprocess.run(
+        [rclone_program, "obscure", PASSWORD], capture_output=True, text=True, check=True
+    ).stdout.strip()
     found = rclone(server, "--webdav-user", "any", "--webdav-pass", hidden, "cat", ":webdav:latest/model.bin")
     assert len(found.stdout) == 1_500_000
 

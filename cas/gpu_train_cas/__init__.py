@@ -13,9 +13,9 @@ file's blocks, a *tree* a directory's entries; a *record* names a tree and keeps
         store.reader.open(entry).pread(100, 0)              # proven bytes or an error
 
 Modules, bottom up: lazy | errors, digest, filesystem, folders, formats | codecs, chunking, tree | manifest, record,
-frame, pack, mapfile, registry, index | lease | packer, transaction, blocksource, reader | access, readahead,
-destination, ingest | restore | mark | affected | compaction, gc | check | repair | stats | forecast, store. A module is
-loaded with its first name. The formats on disk are specified in cas/spec/.
+frame, pack, mapfile, registry, index | lease | packer, transaction, blocksource, framecache, patience, remote,
+packindexes, reader | access, readahead, destination, ingest | restore | mark | affected | compaction, gc | check |
+repair | stats | forecast, store. A module is loaded with its first name. The formats are specified in cas/spec/.
 """
 
 from __future__ import annotations

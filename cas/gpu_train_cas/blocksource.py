@@ -1,13 +1,13 @@
-"""Where frames come from: the seam behind the reader. Local packs are the first source, sinks come after."""
+"""Where frames come from: the seam behind the reader (cas/spec/sources.md). Local packs are the first source."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gpu_train_cas.digest import Digest
 from gpu_train_cas.errors import Damaged
@@ -23,12 +23,31 @@ class BlockSource(Protocol):
     """One place that may have a frame.
 
     `fetch` returns the header and the payload of the frame of that digest, or None when this source does
-    not have it. It raises Damaged when it has it but the frame is broken; the reader then asks the next
-    source. Threads call it at the same time. What it returns need not be trusted: the reader proves it.
+    not have it. It raises Damaged when it has it but the frame is broken, Unreachable when it may have it but
+    cannot be asked now; the reader then asks the next source. It ends in bounded time whatever happens. Threads call
+    it at the same time. What it returns need not be trusted: the reader proves it.
     """
 
     def fetch(self, digest: Digest) -> tuple[FrameHeader, memoryview] | None:
         """The frame of that digest, or None."""
+        ...
+
+
+@runtime_checkable
+class Foresighted(Protocol):
+    """A source that gains by knowing what will be fetched, or that can tell those behind it what need not be."""
+
+    def expect(self, digests: Sequence[Digest]) -> Sequence[Digest]:
+        """Blocks that will be fetched soon, in this order; those that it is known not to have. Does not wait."""
+        ...
+
+
+@runtime_checkable
+class Forgetful(Protocol):
+    """A source that keeps what it fetched; the reader asks it once more for what turned out broken."""
+
+    def forget(self, digest: Digest) -> None:
+        """Do not give again what `fetch` gave last."""
         ...
 
 
@@ -53,6 +72,11 @@ class LocalPacks:
         """Where the index says the frame is."""
         with self._registry.read() as txn:
             return self._index.get(txn, digest)
+
+    def expect(self, digests: Sequence[Digest]) -> Sequence[Digest]:
+        """See `Foresighted`. The disk needs no telling: neighbours in a file lie side by side in a pack."""
+        with self._registry.read() as txn:
+            return [digest for digest in digests if not self._index.has(txn, digest)]
 
     def fetch(self, digest: Digest) -> tuple[FrameHeader, memoryview] | None:
         """Read the frame; gc may move it meanwhile, so a pack that is gone is looked up once more."""

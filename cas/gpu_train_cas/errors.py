@@ -5,6 +5,7 @@
     ├── NotFound                  exit 3   also LookupError
     ├── Damaged                   exit 4   stored bytes are not what they claim to be
     ├── Incomplete                exit 4   something that should be there is not finished
+    ├── Unreachable               exit 5   what lies elsewhere cannot be had now
     ├── Busy                      exit 6   another process holds what is needed
     ├── SourceChanged             exit 1   a file changed while it was read
     ├── DestinationExists         exit 1   also FileExistsError
@@ -54,6 +55,12 @@ class Incomplete(GpuTrainError):
     """Something that was never finished, such as a checkpoint without its proof."""
 
     exit_code = 4
+
+
+class Unreachable(GpuTrainError):
+    """Blocks that lie in another place, which did not give them in time; trying again later can work."""
+
+    exit_code = 5
 
 
 class Busy(GpuTrainError):

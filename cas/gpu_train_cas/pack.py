@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -15,7 +15,15 @@ from gpu_train_cas.codecs import Codec, Encoded
 from gpu_train_cas.digest import DIGEST_BYTES, Digest, Kind
 from gpu_train_cas.errors import Damaged, TooNew, mapped_os_errors
 from gpu_train_cas.filesystem import remove_if_there, sync_directory
-from gpu_train_cas.frame import HAS_SIBLING, HEADER_BYTES, MAGIC, NO_DIGEST, SIBLING_HEADER_BYTES, FrameHeader
+from gpu_train_cas.frame import (
+    HAS_SIBLING,
+    HEADER_BYTES,
+    MAGIC,
+    MAX_FRAME_BYTES,
+    NO_DIGEST,
+    SIBLING_HEADER_BYTES,
+    FrameHeader,
+)
 
 PACK_MAGIC = b"\x89GTPACK\n"
 FOOTER_MAGIC = b"GTPACKEND\n\x00\x00\x00\x00\x00\x00"
@@ -231,30 +239,7 @@ class PackReader:
             raise Damaged(f"{self.path} is not a pack")
         if _HEAD.unpack(head)[1] != VERSION:
             raise TooNew(f"{self.path} was written by a newer gpu-train; install that version")
-        tail = self.pread(_FOOTER.size, max(0, self.size_bytes - _FOOTER.size))
-        if len(tail) < _FOOTER.size or tail[-len(FOOTER_MAGIC) :] != FOOTER_MAGIC:
-            raise Damaged(f"{self.path} has no index at its end; `gpu-train repair` can scan it")
-        start, count, _, digest, _ = _FOOTER.unpack(tail)
-        length = self.size_bytes - _FOOTER.size - start
-        index = self.pread(max(0, length), start)
-        if length < count * _ENTRY.size or len(index) != length or blake3(index).digest() != digest:
-            raise Damaged(f"{self.path}: the index fails its digest; `gpu-train repair` can scan it")
-        rows = [_ENTRY.unpack_from(index, i * _ENTRY.size) for i in range(count)]
-        siblings = index[count * _ENTRY.size :]
-        if len(siblings) != DIGEST_BYTES * sum(row[-1] & HAS_SIBLING for row in rows):
-            raise Damaged(f"{self.path}: the index does not have the length that its entries say")
-        left = (Digest(siblings[i : i + DIGEST_BYTES]) for i in range(0, len(siblings), DIGEST_BYTES))
-        return [self._entry(row, next(left) if row[-1] & HAS_SIBLING else None) for row in rows]
-
-    @staticmethod
-    def _entry(row: tuple[Any, ...], sibling: Digest | None) -> PackEntry:
-        digest, base, offset, stored, length, kind, codec, _ = row
-        known = None if base == NO_DIGEST else Digest(base)
-        try:
-            header = FrameHeader(Kind(kind), Codec(codec), Digest(digest), length, stored, known, sibling)
-        except ValueError as e:
-            raise TooNew(f"a frame of a kind or codec not known here ({e}); install a newer gpu-train") from e
-        return PackEntry(header, offset)
+        return index_at_end(self.pread, self.size_bytes, str(self.path))
 
     def scan(self) -> Iterator[PackEntry]:
         """Find the frames by their own headers, whatever the index says; damaged stretches are passed over."""
@@ -281,3 +266,46 @@ class PackReader:
                 return offset + found
             offset += max(1, len(window) - len(MAGIC) + 1)
         return self.size_bytes
+
+
+def index_at_end(read: Callable[[int, int], bytes], size_bytes: int, what: str) -> list[PackEntry]:
+    """The entries of the index of a pack, in file order, however its bytes are had.
+
+    Args:
+        read: gives bytes of the pack by length and offset; fewer only at its end.
+        size_bytes: the pack's length.
+        what: what the pack is called in messages.
+
+    Raises:
+        Damaged: when the footer or the index is missing or fails its digest, or a frame would lie outside the pack.
+        TooNew: for kinds or codecs that are not known.
+    """
+    tail = read(_FOOTER.size, max(0, size_bytes - _FOOTER.size))
+    if len(tail) < _FOOTER.size or tail[-len(FOOTER_MAGIC) :] != FOOTER_MAGIC:
+        raise Damaged(f"{what} has no index at its end; `gpu-train repair` can scan it")
+    start, count, _, digest, _ = _FOOTER.unpack(tail)
+    length = size_bytes - _FOOTER.size - start
+    if length > MAX_FRAME_BYTES:
+        raise Damaged(f"{what} claims an index of {length} bytes, over the limit of {MAX_FRAME_BYTES}")
+    index = read(max(0, length), start)
+    if length < count * _ENTRY.size or len(index) != length or blake3(index).digest() != digest:
+        raise Damaged(f"{what}: the index fails its digest; `gpu-train repair` can scan it")
+    rows = [_ENTRY.unpack_from(index, i * _ENTRY.size) for i in range(count)]
+    siblings = index[count * _ENTRY.size :]
+    if len(siblings) != DIGEST_BYTES * sum(row[-1] & HAS_SIBLING for row in rows):
+        raise Damaged(f"{what}: the index does not have the length that its entries say")
+    left = (Digest(siblings[i : i + DIGEST_BYTES]) for i in range(0, len(siblings), DIGEST_BYTES))
+    entries = [_entry(row, next(left) if row[-1] & HAS_SIBLING else None) for row in rows]
+    if any(e.offset < _HEAD.size or e.end > start or e.header.stored_bytes > MAX_FRAME_BYTES for e in entries):
+        raise Damaged(f"{what}: the index names frames that cannot lie in the pack")
+    return entries
+
+
+def _entry(row: tuple[Any, ...], sibling: Digest | None) -> PackEntry:
+    digest, base, offset, stored, length, kind, codec, _ = row
+    known = None if base == NO_DIGEST else Digest(base)
+    try:
+        header = FrameHeader(Kind(kind), Codec(codec), Digest(digest), length, stored, known, sibling)
+    except ValueError as e:
+        raise TooNew(f"a frame of a kind or codec not known here ({e}); install a newer gpu-train") from e
+    return PackEntry(header, offset)

@@ -94,6 +94,8 @@ class ReadAhead:
             for ref in manifest.covering(span.start, span.end)
             if ref.start >= span.start and ref.digest != HOLE and not self._reader.at_hand(ref.digest)
         ]
+        if digests:
+            self._reader.expect(digests)
         for digest in digests:
             if not self._room.acquire(blocking=False):
                 return

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from gpu_train_cas.blocksource import BlockSource
+from gpu_train_cas.blocksource import BlockSource, Foresighted, Forgetful
 from gpu_train_cas.digest import HOLE, Digest, Kind, digest_of
-from gpu_train_cas.errors import Damaged, NotFound
+from gpu_train_cas.errors import Damaged, NotFound, Unreachable
 from gpu_train_cas.frame import FrameHeader, open_frame
 from gpu_train_cas.manifest import Manifest
 from gpu_train_cas.record import Record
@@ -43,6 +43,7 @@ class Reader:
 
     def __init__(self, sources: Sequence[BlockSource], cache_bytes: int = CACHE_BYTES) -> None:
         self._sources = list(sources)
+        self._far = any(isinstance(source, Forgetful) for source in sources)
         self.cache_bytes = cache_bytes
         self._cache: OrderedDict[Digest, _Decoded] = OrderedDict()
         self._cached = 0
@@ -59,11 +60,20 @@ class Reader:
         with self._lock:
             return digest in self._cache or digest in self._busy
 
+    def expect(self, digests: Sequence[Digest]) -> None:
+        """Blocks that will be read soon, in this order: sources that are far away can begin to fetch them."""
+        if not self._far:
+            return
+        for source in self._sources:
+            if isinstance(source, Foresighted) and digests:
+                digests = source.expect(digests)
+
     def block(self, digest: Digest, *, keep: bool = True) -> bytes | memoryview:
         """The original bytes of a block; `keep` puts them in the cache.
 
         Raises:
             NotFound: when no source has it.
+            Unreachable: when none gave it, and one that may have it cannot be asked now.
             Damaged: when none has it whole.
         """
         return self._proven(digest, Kind.BLOCK, keep)
@@ -72,7 +82,7 @@ class Reader:
         """The bytes of a manifest, tree, record or row.
 
         Raises:
-            NotFound, Damaged: as for `block`.
+            NotFound, Damaged, Unreachable: as for `block`.
         """
         return bytes(self._proven(digest, kind, True))
 
@@ -184,17 +194,26 @@ class Reader:
     def _decode(self, digest: Digest, kind: Kind, above: int, *, strict: bool = False) -> _Decoded:
         """Read and decode from the first source that gives it whole; `strict` proves all that it takes on the way."""
         broken: Damaged | None = None
+        away: Unreachable | None = None
         for source in self._sources:
-            try:
-                found = source.fetch(digest)
-                if found is None:
-                    continue
-                header, payload = found
-                if (header.digest, header.kind) != (digest, kind):
-                    raise Damaged(f"{digest.hex()[:16]}: a source gave another frame")
-                return self._opened(header, payload, above, strict)
-            except Damaged as e:
-                broken = e
+            for _ in range(2 if isinstance(source, Forgetful) else 1):
+                try:
+                    found = source.fetch(digest)
+                    if found is None:
+                        break
+                    header, payload = found
+                    if (header.digest, header.kind) != (digest, kind):
+                        raise Damaged(f"{digest.hex()[:16]}: a source gave another frame")
+                    return self._opened(header, payload, above, strict)
+                except Unreachable as e:
+                    away = e
+                    break
+                except Damaged as e:
+                    broken = e
+                    if isinstance(source, Forgetful):
+                        source.forget(digest)
+        if away is not None:
+            raise away from broken
         if broken is not None:
             raise broken
         raise NotFound(f"{kind.name.lower()} {digest.hex()[:16]} is not in the store; run `gpu-train verify`")
@@ -251,7 +270,7 @@ class File:
         """Bytes from an offset; fewer only at the end.
 
         Raises:
-            Damaged, NotFound: when a block in that range is; other ranges stay readable.
+            Damaged, NotFound, Unreachable: when a block in that range is; other ranges stay readable.
         """
         parts = list(self._parts(length, offset))
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)

@@ -33,6 +33,7 @@ log = logging.getLogger("gpu_train_fuse")
 REQUEST_BYTES = 1 << 20
 PAGE_BYTES = 4096
 THREADS = 16
+MAX_THREADS = 64
 READ_AHEAD_KIB = 4096
 """The kernel's read-ahead for a mount; its default of 128 KiB also bounds the size of a request."""
 
@@ -340,6 +341,8 @@ def serve(
     options |= {"fsname": table.source(name, Path(facts["home"])), "subtype": "gpu-train"}
     if fuse.fuse_version_major >= 3:
         options |= {"max_read": REQUEST_BYTES, "max_idle_threads": THREADS}
+        if fuse.fuse_version_minor >= 12:  # 10 by default: so many reads that wait for a disk would hold up all others
+            options |= {"max_threads": MAX_THREADS}
     else:
         adapter.keep_s = 1.0
         options |= {"attr_timeout": 1, "entry_timeout": 1, "negative_timeout": 0, "use_ino": True, "nonempty": True}

@@ -3,7 +3,7 @@
 For a training script: `checkpoint_dir`, `load_dir`, `latest_checkpoint`, `commit`, `checkpoint`, `flush`, `log`,
 `event`; they are light to import and work outside of a job too. For everything else: `run` starts a job, `Workspace`
 opens a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `load_tensors` its tensors, `data`
-keeps data versions, `retention` decides what stays.
+keeps data versions, `retention` decides what stays, `sinks` replicates it.
 
 Map of the modules, bottom up: `environment`, `home`, `config` (where things are and what is set); `credentials`
 (secrets for `sinks`, the places outside); `step`, `ref`
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from gpu_train_cas.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gpu_train import data, retention
+    from gpu_train import data, retention, sinks
     from gpu_train.active import checkpoint, checkpoint_dir, commit, event, flush, load_dir, log
     from gpu_train.code import CodeVersion, CodeVersions
     from gpu_train.config import Config, configure
@@ -85,6 +85,7 @@ __all__ = [
     "reconcile",
     "retention",
     "run",
+    "sinks",
     "status",
     "step_of",
     "stop",
@@ -113,5 +114,5 @@ __getattr__, __dir__ = lazy_names(
         "gpu_train.workspace": ("Workspace",),
     },
     renamed={"open": "open_file"},  # within its module that name would hide the builtin
-    modules=("data", "retention"),
+    modules=("data", "retention", "sinks"),
 )

@@ -249,6 +249,10 @@ class CodeVersions:
         version = _version(name, digest, record if first else self._store.record(digest))
         return dataclasses.replace(version, new=first, new_bytes=added.new_bytes if first else 0)
 
+    def enter_in(self, commit: Transaction, record: Record) -> None:
+        """Enter a version that came from elsewhere with all that it needs, as part of a transaction."""
+        self._put(commit, record.name, record)
+
     def _put(self, commit: Transaction, name: str, record: Record) -> tuple[Digest, bool]:
         """Commit a version; False when another process was faster, or it was only in the trash."""
         row = commit.get(self._table, name.encode())

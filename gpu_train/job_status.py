@@ -208,7 +208,8 @@ def _older_agent(job: Job, notice: Notice) -> bool:
 def _sinks(workspace: Workspace, job: Job) -> tuple[str, ...]:
     """The sinks that the job's own settings name."""
     cwd = Path(job.cwd)
-    return Config.load(workspace.home, cwd=cwd if cwd.is_dir() else None).sinks.checkpoints
+    settings = Config.load(workspace.home, cwd=cwd if cwd.is_dir() else None).sinks
+    return tuple(sink.address for sink in settings.checkpoints)
 
 
 def _one_more(state: SinkState, checkpoint: Checkpoint) -> SinkState:

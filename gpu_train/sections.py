@@ -18,6 +18,7 @@ from gpu_train.retention.setting import (
     seconds_of,
 )
 from gpu_train.rule import Rule, rules_of
+from gpu_train.sinks.setting import SinkSetting, sinks_of
 from gpu_train.size import AUTO, Size, size_of
 
 
@@ -90,12 +91,14 @@ class Sinks(NamedTuple):
     """`[sinks]`: destinations outside.
 
     Attributes:
-        checkpoints: addresses that checkpoints are pushed to.
-        logs: addresses that logs are pushed to.
+        checkpoints: where checkpoints are pushed to; tables or addresses, see `gpu_train.sinks.setting`.
+        logs: where logs are pushed to.
+        drain_s: seconds that a run waits in the end for what is still being pushed; the rest goes on without it.
     """
 
-    checkpoints: tuple[str, ...] = ()
-    logs: tuple[str, ...] = ()
+    checkpoints: tuple[SinkSetting, ...] = ()
+    logs: tuple[SinkSetting, ...] = ()
+    drain_s: float = 60.0
 
 
 SECTIONS: Mapping[str, Any] = {
@@ -109,6 +112,6 @@ PROJECTS = "projects"
 
 READERS: Mapping[Any, Callable[[Any], Any]] = {
     Count: count_of, Plain: plain_of, Seconds: seconds_of, Size: size_of, tuple[Best, ...]: bests_of,
-    tuple[Rule, ...]: rules_of,
+    tuple[Rule, ...]: rules_of, tuple[SinkSetting, ...]: sinks_of,
 }  # fmt: skip
 """Types of settings that read values themselves, texts too; they raise ValueError with what they expect."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpu_train_cas.affected import Hit
     from gpu_train_cas.blocksource import LocalPacks
     from gpu_train_cas.check import VerifyReport
+    from gpu_train_cas.closure import Frame
     from gpu_train_cas.digest import Digest
     from gpu_train_cas.forecast import Forecast
     from gpu_train_cas.gc import CollectReport
@@ -321,6 +322,41 @@ class Store:
             except StorageFull:
                 if not reserve.lend():
                     raise
+
+    def adopt(
+        self, frames: Iterable[Frame], also: Callable[[Transaction], T], relied: Iterable[Digest] = (), *,
+        purpose: str = "adopt",
+    ) -> T:  # fmt: skip
+        """Take in frames that were proven, such as a `Closure`'s, and commit them with what `also` writes.
+
+        `relied` is looked at when all frames have come: what was found here meanwhile, so that no frame came for it.
+
+        Raises:
+            StorageFull: when the disk is full; nothing was committed then.
+            Damaged: when something that was found here is gone by now; try again from the start.
+        """
+        from gpu_train_cas.codecs import Encoded  # noqa: PLC0415
+        from gpu_train_cas.lease import Lease  # noqa: PLC0415
+        from gpu_train_cas.packer import Packer  # noqa: PLC0415
+        from gpu_train_cas.transaction import Transaction, commit_packs  # noqa: PLC0415
+
+        tables = self.tables
+        lease = Lease(self.folders.leases, purpose)
+        packer = Packer(self.folders.tmp, lease.id)
+        try:
+            for (kind, codec, digest, length, _, base, sibling), payload in frames:
+                packer.add(kind, digest, length, Encoded(codec, payload), base, sibling)
+            packer.sync()
+            with self.registry.write() as raw:
+                for digest in relied:
+                    if not tables.index.revive(raw, digest):
+                        raise Damaged(f"block {digest.hex()[:16]} vanished from the store while it was used; try again")
+                result = also(Transaction(raw, tables, packer))
+                commit_packs(raw, tables, packer, self.folders.packs)
+                return result
+        finally:
+            packer.discard()
+            lease.release()
 
     def stats(self, roots: list[Entry] | None = None) -> Stats:
         """What the given roots of records, folders or files take, or all records that are not in the trash."""

@@ -34,6 +34,7 @@ checkpoints = Group(
         "restore": Lazy(f"{_FILES}:restore", "Write a checkpoint, or a part of one, to disk."),
         "import": Lazy("gpu_train_cli.checkpoint_import:import_checkpoints", "Bring existing checkpoints in."),
         "verify": Lazy("gpu_train_cli.verify:verify_checkpoint", "Re-read and re-hash a checkpoint."),
+        "push": Lazy("gpu_train_cli.sinks:push_checkpoint", "Push a checkpoint to the sinks now."),
         "tag": Lazy(f"{_MARKS}:tag", "Set tags of a checkpoint."),
         "keep": Lazy(f"{_MARKS}:keep", "Forbid that checkpoints are removed."),
         "unkeep": Lazy(f"{_MARKS}:unkeep", "Allow it again."),

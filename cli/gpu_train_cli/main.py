@@ -34,6 +34,9 @@ COMMANDS = {
     "code": Lazy("gpu_train_cli.code:code", "List, restore and export code versions.", INPUTS),
     "data": Lazy("gpu_train_cli.data:data", "Register, list and verify data versions.", INPUTS),
     "models": Lazy("gpu_train_cli.models:models", "Register, list and remove base models.", INPUTS),
+    "sinks": Lazy("gpu_train_cli.sinks:sinks", "Replicate checkpoints and logs to other places.", CARE),
+    "pull": Lazy("gpu_train_cli.sinks:pull", "Bring checkpoints back from a sink.", CARE),
+    "clone": Lazy("gpu_train_cli.sinks:clone", "Make a new home of what a sink holds.", CARE),
     "stats": Lazy("gpu_train_cli.stats:stats", "Show how much space is taken and how much was saved.", CARE),
     "verify": Lazy("gpu_train_cli.verify:verify", "Re-read and re-hash what is stored.", CARE),
     "gc": Lazy("gpu_train_cli.gc:gc", "Free the space of what nothing needs any more.", CARE),
@@ -46,7 +49,14 @@ COMMANDS = {
     ),
     "debug": Lazy("gpu_train_cli.debug:debug", "Look inside packs, records and files.", CARE),
 }
-ALIASES = {"checkpoint": "checkpoints", "ckpt": "checkpoints", "model": "models", "job": "jobs", "project": "projects"}
+ALIASES = {
+    "checkpoint": "checkpoints",
+    "ckpt": "checkpoints",
+    "model": "models",
+    "job": "jobs",
+    "project": "projects",
+    "sink": "sinks",
+}
 
 
 def _show_version(context: click.Context, _: click.Parameter, value: bool) -> None:

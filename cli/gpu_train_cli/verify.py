@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -12,13 +12,15 @@ from gpu_train_cas.errors import Incomplete
 from gpu_train_cli.command import Command
 from gpu_train_cli.duration import DURATION
 from gpu_train_cli.invocation import Invocation, pass_invocation
-from gpu_train_cli.output import Column, Listing, Output, note, reading
+from gpu_train_cli.output import Column, Listing, Output, note, reading, warn
 from gpu_train_cli.progress import progress
 from gpu_train_cli.text import count, size
 
 if TYPE_CHECKING:
+    from gpu_train import Workspace
     from gpu_train_cas import Digest
     from gpu_train_cas.check import VerifyReport
+    from gpu_train_cas.progress import Progress
 
 DAMAGED = 4
 
@@ -36,23 +38,43 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
     return share
 
 
-@click.command("verify", cls=Command, exits=[4])
+@click.command("verify", cls=Command, exits=[3, 4, 5])
 @click.option(
     "--sample", callback=_share, metavar="SHARE", help="Read about that share (5%), what was read longest ago first."
 )
 @click.option("--max-duration", type=DURATION, metavar="T", help="Begin nothing more after T (90s, 10m, 2h).")
+@click.option("--repair-from", metavar="SINK", help="Fetch from SINK what is damaged or missing, and look again.")
 @reading
 @pass_invocation
-def verify(invocation: Invocation, sample: float | None, max_duration: float | None, output: Output) -> None:
+def verify(
+    invocation: Invocation, sample: float | None, max_duration: float | None, repair_from: str | None, output: Output
+) -> None:
     """Re-read and re-hash what is stored.
 
     Every block is decoded and compared with its name. Damage is listed with the checkpoints and files it
     hits, and remembered: the content is stored anew when it is met again. A run with a limit goes on
     where the last one stopped. Exit code 4 when anything is damaged.
     """
-    with invocation.workspace() as workspace, progress() as tell:
+    with invocation.workspace(write=repair_from is not None) as workspace, progress() as tell:
         report = workspace.store.verify(sample=sample, max_duration_s=max_duration, progress=tell)
+        if repair_from is not None and report.damaged:
+            _mend(workspace, repair_from, report, tell)
+            report = workspace.store.verify(progress=tell)
     _show(report, output, {})
+
+
+def _mend(workspace: Workspace, sink: str, report: VerifyReport, tell: Callable[[Progress], None]) -> None:
+    from gpu_train.sinks.mend import mend  # noqa: PLC0415  few checks find anything
+    from gpu_train.sinks.opening import find_setting, open_sink  # noqa: PLC0415
+
+    with open_sink(workspace, find_setting(workspace, sink)) as opened:
+        mended = mend(workspace, opened, report, tell)
+    note(
+        f"{count(mended.frames, 'block')} fetched from {opened.setting.called}, {size(mended.received_bytes)}; "
+        f"{count(mended.rows, 'row')} written anew"
+    )
+    for record, reason in mended.left.items():
+        warn(f"record {record.hex()[:16]} could not be mended: {reason}")
 
 
 @click.command("verify", cls=Command, exits=[3, 4])

@@ -11,7 +11,7 @@ import json
 import os
 import select
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ from gpu_train.capture.worker import GivenUp, Outcome, Worker
 from gpu_train.control import END_FILE
 from gpu_train.process import boot_id, end_job, processes_of, start_time
 from gpu_train.retention.upkeep import Upkeep
+from gpu_train.sinks.replication import Replication
 from gpu_train.tables.checkpoint import INCOMPLETE, VERIFIED
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
@@ -98,13 +99,27 @@ class Agent:
         self._upkeep = Upkeep(workspace, job, self._ledger.event)
         self._headroom = Headroom(workspace, job, settings.reserve_bytes)
         self._pressure = Pressure(home, job.id, self._headroom, settings.max_pin_bytes, self._ledger.event)
-        self._worker = Worker(workspace, job.id, settings.retry_s, self._headroom, after=self._upkeep.stored)
+        self._replication = Replication(workspace, job.id)
+        self._worker = Worker(
+            workspace, job.id, settings.retry_s, self._headroom, after=self._upkeep.stored, on_stored=self._stored
+        )
         self._loose = Loose(self._headroom, self._worker.if_waiting)
         self._stuck: list[Pinned] = []
         self._pausing = Pausing(self._ledger.event)
         self._recovered: set[str] = set()
         self._foresight = Foresight(workspace, job.id, self._ledger.event)
         self._board = Board(home.control(job.id), settings.max_pin_bytes)
+
+    def _stored(self, stored: Stored) -> None:
+        """Called by the worker when a checkpoint has been stored."""
+        self._replicate(lambda: self._replication.stored(stored.checkpoint))
+
+    def _replicate(self, do: Callable[[], None]) -> None:
+        """What concerns the sinks; whatever fails must not end the watch."""
+        try:
+            do()
+        except Exception as e:
+            self._ledger.event("agent", f"what is to go to the sinks could not be queued: {e}")
 
     def begin(self) -> None:
         """Take over what an earlier agent left, and see to it that everything is watched."""
@@ -360,6 +375,7 @@ class Agent:
             self._ledger.close(end.fields)
             self._upkeep.ended()
             self._reports.take(now=True)
+            self._replicate(self._replication.ended)
         except StorageFull:
             time.sleep(self._settings.scan_s)
             return False

@@ -225,7 +225,7 @@ def _completed(workspace: Workspace, txn: Transaction, old: Checkpoint, new: Che
     row = _merged(old, new)._replace(
         record=new.record, identity=new.identity, created_ns=new.created_ns, files=new.files,
         size_bytes=new.size_bytes, stored_bytes=old.stored_bytes + added.stored_bytes, pattern=new.pattern,
-        classes=old.classes or new.classes, thin={},
+        classes=old.classes or new.classes, thin={}, pushed={},
     )  # fmt: skip
     workspace.checkpoints.put_in(txn, row)
     if old.record != new.record:

@@ -68,9 +68,9 @@ class _Task:
 class Worker:
     """Stores checkpoints one after another in the order in which they come, by which `latest` goes.
 
-    `after` is called in this thread when one has been stored, and now and then while there is no room; it must not
-    raise. `put`, `give_up` and `outcomes` are for the watching thread. Leaving it as a context manager waits for what
-    is being stored.
+    `on_stored` is called in this thread when one has been stored, `after` then too, and now and then while there is no
+    room; neither must raise. `put`, `give_up` and `outcomes` are for the watching thread. Leaving it as a context
+    manager waits for what is being stored.
 
     Attributes:
         is_hurried: whether what waits takes room that is needed. Then what is incomplete waits for what is whole, and
@@ -80,10 +80,11 @@ class Worker:
 
     def __init__(
         self, workspace: Workspace, job_id: str, retry_s: float, headroom: Headroom,
-        after: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None, on_stored: Callable[[Stored], None] = lambda stored: None,
     ) -> None:  # fmt: skip
         self._workspace = workspace
         self._after = after
+        self._on_stored = on_stored
         self._history = History(workspace, job_id)
         self._retry_s = retry_s
         self._headroom = headroom
@@ -260,6 +261,7 @@ class Worker:
             return Outcome(finished, candidate, e, task.attempt, final=not waits)
         self._go_on()
         candidate.discard()  # what is verified is not held a moment longer: its room may be wanted
+        self._on_stored(result)
         self._tidy()
         return Outcome(finished, candidate, result, task.attempt, final=True)
 

@@ -31,6 +31,7 @@ from gpu_train.process import identity_of, job_processes, let_go, module_command
 from gpu_train.provider.output import CHUNK_BYTES, Output
 from gpu_train.provider.request import Request, job_environment
 from gpu_train.provider.watcher import Watcher
+from gpu_train.sinks.replication import Replication, wait_for_pushes
 from gpu_train.tables.job import Job
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import GpuTrainError, NotFound
@@ -262,7 +263,9 @@ class Run:
             file.write(json.dumps(fields).encode())
         self._watcher.tell({"end": fields})
         self._wait_for_capture()
-        return self._settle_row(fields)
+        row = self._settle_row(fields)
+        self._wait_for_pushes()
+        return row
 
     def _wait_for_capture(self) -> None:
         """Wait for the last capture, or leave it to the background when that is wanted."""
@@ -288,6 +291,12 @@ class Run:
             self._watcher.look_after()
         self._tell_news()
         self._watcher.leave()
+
+    def _wait_for_pushes(self) -> None:
+        """Wait a while for the sinks to get what they lack, unless a person does not want to."""
+        if self._watcher.is_running() or not Replication(self.workspace, self.job.id).is_wanted:
+            return
+        wait_for_pushes(self.workspace, self.job.id, lambda: bool(self._signals), self._notify)
 
     def _settle_row(self, fields: dict[str, Any]) -> Job:
         """The job's final row; the agent has written it unless it failed or goes on in the background."""

@@ -16,7 +16,7 @@ class Guards:
     def __init__(self, workspace: Workspace, txn: Txn) -> None:
         self._workspace = workspace
         self.txn = txn
-        self._sinks = workspace.config.sinks.checkpoints
+        self._sinks = [sink.address for sink in workspace.config.sinks.checkpoints]
         self._live: dict[str, Job] = {job.id: job for job in workspace.jobs.live_in(txn)}
         self._started_from: dict[str, str] = {}
         for job in self._live.values():

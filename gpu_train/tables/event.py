@@ -16,7 +16,7 @@ class Event(NamedTuple):
         time_ns: when, nanoseconds since the epoch.
         text: in words, for people.
         kind: "note" for gpu_train.event; else started, ended, captured, incomplete, gone, removed, agent,
-            storage, signal, data.
+            storage, signal, data, sink.
         source: "job" or "gpu-train".
         fields: facts for programs, such as a checkpoint's name and size.
         end: byte offset in events.jsonl behind the line that it was read from.

@@ -28,8 +28,8 @@ class FolderObjects:
     """See `ObjectStore`. Files are written beside their place, made durable, read back past the page cache where the
     system can do that, compared, and renamed.
 
-    The folder itself must be there unless the one above it is: a NAS that is not mounted must not be filled in its
-    place.
+    The folder itself may be missing as long as nothing was written, but not the one above it: a NAS that is not mounted
+    must not be filled in its place.
     """
 
     few_files = False
@@ -42,7 +42,7 @@ class FolderObjects:
         """See `ObjectStore`."""
         with self._explained():
             if not self._root.is_dir():
-                self._root.mkdir()  # its parent must be there
+                self._root.mkdir(exist_ok=True)  # its parent must be there
             folders = set()
             for one in objects:
                 path = self._path(one.key)
@@ -123,8 +123,8 @@ class FolderObjects:
         return self._root.joinpath(*names)
 
     def _need_root(self) -> None:
-        if not self._root.is_dir():
-            raise Unavailable(f"{self.address}: there is no such folder; is the disk mounted?")
+        if not (self._root.is_dir() or self._root.parent.is_dir()):
+            raise Unavailable(f"{self.address}: {self._root.parent} is not there; is the disk mounted?")
 
     def _write(self, one: Put, path: Path, on_bytes: OnBytes) -> None:
         temporary = path.with_name(f"{TEMPORARY}{uuid4().hex}")

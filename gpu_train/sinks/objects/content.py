@@ -42,10 +42,14 @@ class Held:
 
 
 class FileContent:
-    """A file of our own that nobody changes, such as a pack. Close it, or use `with`."""
+    """A file of our own that nobody changes, such as a pack. Close it, or use `with`.
+
+    Attributes:
+        path: where it is.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._size_bytes = os.fstat(self._fd).st_size
 
@@ -76,7 +80,7 @@ class FileContent:
         """
         data = os.pread(self._fd, length, offset)
         if len(data) < min(length, self._size_bytes - offset):
-            raise SourceChanged(f"{self._path} became shorter while it was uploaded")
+            raise SourceChanged(f"{self.path} became shorter while it was uploaded")
         return data
 
 

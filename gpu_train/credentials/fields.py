@@ -1,7 +1,8 @@
 """What a secret text says, as named fields: what people and programs write for each type of backend.
 
 `s3` needs aws_access_key_id and aws_secret_access_key, beside them may be aws_session_token; `hf` needs token; `gcs`
-needs token (an access token), or is a service account's JSON, whose fields stay as they are. Others are passed on.
+needs one of token (an access token), service_account_json (the text of a key file, which a secret may be as a whole)
+and google_application_credentials (the path of one). Others are passed on.
 
 Read are a plain token; lines `key = value`, as in ~/.aws/credentials or an env file; JSON, also as `aws sts` and
 programs for `credential_process` print it.
@@ -21,6 +22,11 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "hf": ("token",),
 }
 
+_KEY_FILE = "type"
+"""What all of Google's kinds of key files have."""
+
+_FOR_GOOGLE = ("service_account_json", "google_application_credentials")
+
 _SAME = {
     "accesskeyid": "aws_access_key_id",
     "secretaccesskey": "aws_secret_access_key",
@@ -30,11 +36,8 @@ _SAME = {
     "huggingface_token": "token",
     "access_token": "token",
 }
-_SINGLE = {*_SAME, *(name for names in NEEDED.values() for name in names)}
+_SINGLE = {*_SAME, *_FOR_GOOGLE, *(name for names in NEEDED.values() for name in names)}
 """Keys that make a single line `key=value`; another one is a token, in which `=` may occur."""
-
-_ACCOUNT = "private_key"
-"""What tells Google's service accounts from a token; other kinds of Google's JSON have a `type` too."""
 
 
 def fields_of(secret: Secret, kind: str, where: str) -> Secrets:
@@ -49,9 +52,11 @@ def fields_of(secret: Secret, kind: str, where: str) -> Secrets:
         if kind == "s3":
             raise Refused(f"{where}: S3 needs two values, lines aws_access_key_id=... and aws_secret_access_key=...")
         fields = {"token": text}
-    if kind == "gcs" and ("type" in fields or _ACCOUNT in fields):
-        return Secrets(fields)
+    if kind == "gcs" and text.startswith("{") and _KEY_FILE in fields:
+        return Secrets({"service_account_json": text})
     fields = {_SAME.get(name.lower(), name.lower()): value for name, value in fields.items()}
+    if kind == "gcs" and any(fields.get(name) for name in _FOR_GOOGLE):
+        return Secrets(fields)
     for needed in NEEDED.get(kind, ()):
         if not fields.get(needed):
             raise Refused(f"{where}: there is no {needed} in it; there is {', '.join(fields) or 'nothing'}")

@@ -46,14 +46,18 @@ def test_a_token_may_hold_what_separates_keys(text: str) -> None:
     assert fields_of(Secret(text), "gcs", "x") == {"token": text}
 
 
-def test_an_account_of_google_stays_as_it_is() -> None:
+def test_an_account_of_google() -> None:
     account = {
         "type": "service_account",
         "private_key": "-----BEGIN\n",
         "client_email": "a@b",
         "token_uri": "https://t",
     }
-    assert fields_of(Secret(json.dumps(account)), "gcs", "x") == account
+    text = json.dumps(account, indent=2)
+    assert fields_of(Secret(text), "gcs", "x") == {"service_account_json": text}
+    assert fields_of(Secret("GOOGLE_APPLICATION_CREDENTIALS=/a/key.json"), "gcs", "x") == {
+        "google_application_credentials": "/a/key.json"
+    }
 
 
 @pytest.mark.parametrize(

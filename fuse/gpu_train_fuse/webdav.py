@@ -229,7 +229,8 @@ class WebDav:
             if sent:
                 # Closing is all that tells the client that the rest is missing; this errno closes without a word.
                 raise ConnectionAbortedError(errno.EPIPE, "the rest cannot be read") from e
-            start_response(status, [*headers, ("Content-Length", str(len(body)))])
+            length = [] if status.startswith("304") else [("Content-Length", str(len(body)))]
+            start_response(status, [*headers, *length])
             yield b"" if environ["REQUEST_METHOD"] == "HEAD" else body
         finally:
             parts.close()

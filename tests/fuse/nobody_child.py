@@ -12,17 +12,13 @@ from gpu_train.importer import import_checkpoints
 from gpu_train_fuse import MountUnavailable, State
 
 
-def wait(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.01)
-
-
 def kill(path, workspace):
     pid = int(os.getxattr(path, "user.gpu_train.pid"))
     os.kill(pid, signal.SIGKILL)
-    wait(lambda: gpu_train_fuse.find(str(path), workspace.home.root)[0].state is State.STALE)
+    deadline = time.monotonic() + 60
+    while (found := gpu_train_fuse.find(str(path), workspace.home.root)[0]).state is not State.STALE:
+        assert time.monotonic() < deadline, f"{found} did not become stale"
+        time.sleep(0.01)
 
 
 def main(own):

@@ -223,7 +223,7 @@ class GcsObjects:
             except Declined:  # it is over
                 known = None
             else:
-                there = _arrived(answer) if answer.status_code == 308 else 0
+                there = _arrived(answer) if answer.status_code == 308 else size
         if known is None or not one.again:
             there = 0
             known = self._bucket.ask(

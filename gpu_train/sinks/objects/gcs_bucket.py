@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -18,9 +19,10 @@ from google.api_core.exceptions import GoogleAPICallError, Unauthorized, from_ht
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
 from google.cloud import storage
+from google.oauth2 import service_account
 from google.oauth2.credentials import Credentials as Token
 
-from gpu_train.errors import Unavailable
+from gpu_train.errors import Refused, Unavailable
 from gpu_train.sinks.objects.declined import Declined
 from gpu_train.sinks.objects.gcs_failure import meaning_of
 from gpu_train_cas.errors import GpuTrainError, UsageError
@@ -123,15 +125,14 @@ class Bucket:
 
     def _found(self, given: Mapping[str, str]) -> tuple[Any, tuple[str, ...]]:
         """Credentials, and what is secret of them; None for what the library finds itself."""
-        if text := given.get("service_account_json"):
-            told = json.loads(text)
-            found, _ = google.auth.load_credentials_from_dict(told, scopes=[_SCOPE])
-            return found, tuple(
-                str(told[name]) for name in ("private_key", "refresh_token", "client_secret") if told.get(name)
-            )
+        text = given.get("service_account_json")
         if path := given.get("google_application_credentials"):
-            found, _ = google.auth.load_credentials_from_file(path, scopes=[_SCOPE])
-            return found, ()
+            try:
+                text = Path(path).read_text("utf-8")
+            except OSError as e:
+                raise Refused(f"{self._address}: the key file {path} cannot be read: {e.strerror}") from e
+        if text:
+            return _of_key(json.loads(text))
         if token := given.get("token"):
             return Token(token), (token,)
         if self._endpoint:  # a server of one's own, which may want none
@@ -164,3 +165,13 @@ class Bucket:
             if isinstance(ours, Unavailable):
                 raise Unavailable(text, ours.retry_after_s) from None
             raise type(ours)(text) from None
+
+
+def _of_key(told: dict[str, Any]) -> tuple[Any, tuple[str, ...]]:
+    """Credentials of a key file, and what is secret of them."""
+    secrets = tuple(str(told[name]) for name in ("private_key", "refresh_token", "client_secret") if told.get(name))
+    if told.get("type") == "service_account":
+        return service_account.Credentials.from_service_account_info(told, scopes=[_SCOPE]), secrets
+    if told.get("type") == "authorized_user":
+        return Token.from_authorized_user_info(told, scopes=[_SCOPE]), secrets
+    raise ValueError("the key is of no known type; set GOOGLE_APPLICATION_CREDENTIALS to its file instead")

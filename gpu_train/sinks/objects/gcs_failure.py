@@ -51,10 +51,9 @@ def meaning_of(error: Exception, what: str) -> SinkFailed | None:
 def _meaning_of_answer(error: api.GoogleAPICallError, said: str, what: str) -> SinkFailed:
     status = int(error.code or 0)
     asked = getattr(error.response, "headers", {}).get("Retry-After")
-    reasons = {str(one.get("reason")) for one in error.errors if isinstance(one, dict)}
     if status == 400 and re.search(r"(crc32c|md5|hash|checksum).*match", said, re.IGNORECASE | re.DOTALL):
         return Corrupted(f"{what}: what arrived is not what was sent ({said})")
-    if status in (408, 409, 410, 425, 429) or status >= 500 or reasons & {"rateLimitExceeded", "userRateLimitExceeded"}:
+    if status in (408, 409, 410, 425, 429) or status >= 500 or "ateLimitExceeded" in said:
         if status == 501:
             return Refused(f"{what}: the server cannot do this ({said})")
         return Unavailable(f"{what}: {said}", None if asked is None else seconds_of(asked))

@@ -121,9 +121,9 @@ class S3Objects:
         answer = self._head(key)
         if answer is None or answer["ContentLength"] != content.size_bytes:
             return False
-        digest = self._digest_like(answer, key, content)
-        fits = None if digest is None else digest.fits(content.size_bytes, answer)
-        if fits is None and digest is not None and self._etags_are_md5 and not _is_encrypted(answer):
+        digest, known = self._digest_like(answer, key, content)
+        fits = digest.fits(content.size_bytes, answer)
+        if fits is None and known and self._etags_are_md5 and not _is_encrypted(answer):
             return False
         return self._same_bytes(key, content) if fits is None else fits
 
@@ -312,20 +312,19 @@ class S3Objects:
             pass
         self._bucket_is_there = True
 
-    def _digest_like(self, answer: Mapping[str, Any], key: str, content: Content) -> Digest | None:
-        """Of a content, in the form that an answer has; None when it is in parts whose size is not known."""
+    def _digest_like(self, answer: Mapping[str, Any], key: str, content: Content) -> tuple[Digest, bool]:
+        """Of a content, in the form that an answer has: plain, or of parts; and whether their size is known."""
         with_sha256 = "ChecksumSHA256" in answer
-        count = etag_of(answer).rpartition("-")[2] if "-" in etag_of(answer) else ""
-        if not count:
-            return Digest.of_content(content, PART_BYTES, with_sha256)
-        step = part_bytes_of(content.size_bytes, self._part_bytes)
-        if not count.isdigit() or -(-content.size_bytes // step) != int(count):
-            try:
-                first = self._bucket.ask("head_object", key, expected=_NO_PART, Key=self._keys.full(key), PartNumber=1)
-            except Declined:
-                return None
-            step = int(first["ContentLength"])
-        return Digest.of_parts([Digest.of(part, with_sha256) for part in parts(content, step)])
+        if "-" not in etag_of(answer):
+            return Digest.of_content(content, PART_BYTES, with_sha256), True
+        known, step = False, part_bytes_of(content.size_bytes, self._part_bytes)
+        try:
+            first = self._bucket.ask("head_object", key, expected=_NO_PART, Key=self._keys.full(key), PartNumber=1)
+            if first.get("PartsCount"):
+                known, step = True, int(first["ContentLength"])
+        except Declined:  # then it has hopefully been cut as we do
+            pass
+        return Digest.of_parts([Digest.of(part, with_sha256) for part in parts(content, step)]), known
 
     def _same_bytes(self, key: str, content: Content) -> bool:
         """Fetch an object and compare it, up to the first difference."""

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import boto3
+import botocore.loaders
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -22,6 +24,9 @@ from gpu_train_cas.errors import GpuTrainError, UsageError
 Credentials = Callable[[], Mapping[str, str]]
 """Gives `access_key_id`, `secret_access_key` and, where there is one, `session_token`, as they are now; names as in the
 environment (`AWS_ACCESS_KEY_ID`, ...) do as well. Nothing at all means the usual places: environment, files, roles."""
+
+_MODELS = botocore.loaders.create_loader()
+"""The descriptions of services, read once: that of S3 takes a tenth of a second."""
 
 _WITHOUT_ASKING_BYTES = 1 << 20
 """Smaller bodies are sent along with their headers; for larger ones the server is asked first whether it wants them."""
@@ -130,7 +135,9 @@ class Bucket:
         _keep_requests_out_of_logs()
         told = self._credentials() if self._credentials else {}
         given = {name.lower().removeprefix("aws_"): value for name, value in told.items()}
-        session = boto3.session.Session(region_name=self._region)
+        plain = botocore.session.Session()
+        plain.register_component("data_loader", _MODELS)
+        session = boto3.session.Session(region_name=self._region, botocore_session=plain)
         client = session.client(
             "s3", endpoint_url=self._endpoint, config=self._config,
             # Servers of one's own have no regions, but a signature has.
@@ -172,8 +179,10 @@ def _send_small_at_once(params: dict[str, Any], **_: Any) -> None:
 
 
 def _keep_requests_out_of_logs() -> None:
-    """Signed requests have session tokens in them. Who wants to see them all the same sets these loggers' levels."""
-    for name in ("botocore.auth", "botocore.endpoint", "botocore.credentials"):
+    """Signed requests have session tokens in them, and servers may repeat them. Who wants to see them all the same sets
+    the levels of these loggers.
+    """
+    for name in ("botocore.auth", "botocore.credentials", "botocore.endpoint", "botocore.parsers"):
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)

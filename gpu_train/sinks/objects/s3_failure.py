@@ -122,6 +122,8 @@ def meaning_of_error(error: Exception, what: str) -> SinkFailed | None:
         return Refused(f"{what}: {provider} gave no credentials; run it by hand to see why")
     if isinstance(error, boto.SSOError | boto.TokenRetrievalError):
         return Refused(f"{what}: the login has expired; run `aws sso login` ({error})")
+    if isinstance(error, RecursionError):  # botocore asks one that redirects where to go to, without end
+        return Refused(f"{what}: {_REGION}")
     if isinstance(error, boto.BotoCoreError | ValueError):
         return Refused(f"{what}: {error}")
     return None

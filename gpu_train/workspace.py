@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     from gpu_train.data_version import DataVersions
     from gpu_train.model import Models
     from gpu_train.tables import Events, Metrics
+    from gpu_train_cas.blocksource import BlockSource
 
 TABLES = (
     "jobs", "checkpoints", "checkpoint_places", "removed_checkpoints", "removed_places", "metrics", "events", "code",
-    "data",
+    "data", "sinks", "sink_packs", "sink_blocks", "sink_records", "pushes", "push_sinks",
 )  # fmt: skip
 """The library's tables. They are opened together: one by one, each would cost a new home a synced transaction."""
 
@@ -33,6 +35,7 @@ class Workspace:
         self.config = config
         self.store = store
         store.registry.open_tables(TABLES)
+        store.elsewhere = self._sinks
         self.jobs = Jobs(store.registry, store.transaction)
         self.checkpoints = Checkpoints(store.registry, store.transaction, self.jobs, self._best_metric)
 
@@ -90,6 +93,15 @@ class Workspace:
         from gpu_train.model import Models  # noqa: PLC0415
 
         return Models(self.home, self.store)
+
+    def _sinks(self) -> Sequence[BlockSource]:
+        """The sinks that hold something of this home, as sources of blocks."""
+        with self.store.registry.read() as txn:
+            if self.store.registry.table("sink_packs").is_empty(txn):
+                return ()
+        from gpu_train.sinks.elsewhere import Elsewhere  # noqa: PLC0415  few homes have sinks
+
+        return (Elsewhere(self),)
 
     def _best_metric(self) -> tuple[str, str]:
         return self.config.defaults.best_metric, self.config.defaults.best_mode

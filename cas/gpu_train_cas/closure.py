@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from gpu_train_cas.blocksource import BlockSource
 from gpu_train_cas.digest import DIGEST_BYTES, HOLE, Digest, Kind
-from gpu_train_cas.errors import Damaged, NotFound
+from gpu_train_cas.errors import Damaged, NotFound, Unreachable
 from gpu_train_cas.frame import FrameHeader, open_frame
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.tree import Entry, EntryKind
+
+EXPECTED = 32
+"""How many blocks far sources are told of at a time; what they read ahead has to fit into what they keep."""
 
 WINDOW = 16
 """Frames that are read and proven ahead, in blocks of up to 1 MiB."""
@@ -60,8 +64,9 @@ class Closure:
         Raises:
             NotFound: when no source has it.
             Damaged: when none has it whole.
+            Unreachable: when one that may have it cannot be asked now.
         """
-        broken: Damaged | None = None
+        broken: Damaged | Unreachable | None = None
         for source in self._sources:
             try:
                 found = source.fetch(digest)
@@ -72,8 +77,8 @@ class Closure:
                     raise Damaged(f"{digest.hex()[:16]}: a source gave another frame")
                 open_frame(header, payload, self.reader.block)
                 return Frame(header, payload)
-            except Damaged as e:
-                broken = e
+            except (Damaged, Unreachable) as e:
+                broken = e if broken is None or isinstance(e, Damaged) else broken
         if broken is not None:
             raise broken
         raise NotFound(f"{kind.name.lower()} {digest.hex()[:16]} is not in the store; run `gpu-train verify`")
@@ -137,9 +142,14 @@ class Closure:
                 if not has(digest, Kind.BLOCK):
                     wanted.append(digest)
         ahead: deque[Future[Frame]] = deque()
+        told = 0
         try:
             while wanted or ahead:
+                if told <= 0 and wanted:  # far sources read what lies together at once
+                    told = EXPECTED
+                    self.reader.expect(list(islice(wanted, EXPECTED)))
                 while wanted and len(ahead) < WINDOW:
+                    told -= 1
                     ahead.append(self._pool.submit(self.frame, wanted.popleft()))
                 yield from self._with_bases(ahead.popleft().result(), seen, has)
         finally:

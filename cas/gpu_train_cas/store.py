@@ -17,7 +17,7 @@ from gpu_train_cas.reserve import Reserve
 
 if TYPE_CHECKING:
     from gpu_train_cas.affected import Hit
-    from gpu_train_cas.blocksource import LocalPacks
+    from gpu_train_cas.blocksource import BlockSource, LocalPacks
     from gpu_train_cas.check import VerifyReport
     from gpu_train_cas.closure import Frame
     from gpu_train_cas.digest import Digest
@@ -58,6 +58,9 @@ class Store:
         self.root = root
         self.registry = registry
         self.folders = Folders.of(root)
+        self.elsewhere: Callable[[], Sequence[BlockSource]] = tuple
+        """Gives the places outside that may have what the packs have not, when something is first read."""
+
         self._lock = threading.Lock()
         self._content: _Content | None = None
         self._holds: Holds | None = None
@@ -123,7 +126,7 @@ class Store:
 
                 tables = Tables(self.registry)
                 packs = LocalPacks(self.registry, tables.index, self.folders.packs)
-                self._content = _Content(tables, packs, Reader([packs]))
+                self._content = _Content(tables, packs, Reader([packs, *self.elsewhere()]))
             return self._content
 
     def writer(self, purpose: str, *, threads: int | None = None, admit: Admit | None = None) -> Writer:

@@ -1,38 +1,30 @@
-"""Blocks and objects read from a sink: one of the sources of a reader, behind the packs of the home itself."""
+"""Blocks and objects read from sinks, for a reader that does not find them in the packs of the home."""
 
 from __future__ import annotations
 
-from gpu_train.errors import SinkFailed
 from gpu_train.sinks.holdings import Holdings
-from gpu_train.sinks.objects.objectstore import ObjectStore
-from gpu_train_cas.codecs import Codec
-from gpu_train_cas.digest import Digest, Kind
-from gpu_train_cas.errors import Damaged, NotFound
-from gpu_train_cas.frame import SIBLING_HEADER_BYTES, FrameHeader
+from gpu_train_cas.digest import Digest
+from gpu_train_cas.framecache import FrameCache
+from gpu_train_cas.patience import Ranges
 from gpu_train_cas.registry import Registry
+from gpu_train_cas.remote import Place, RemoteBlocks
 
 
-class SinkBlocks:
-    """See `BlockSource`. Each frame is one ranged read; what a sink does not give in time counts as damaged there."""
+class HeldPlaces:
+    """See `Locator`: where a sink has blocks, as this home knows it."""
 
-    def __init__(self, registry: Registry, holdings: Holdings, objects: ObjectStore) -> None:
+    def __init__(self, registry: Registry, holdings: Holdings) -> None:
         self._registry = registry
         self._holdings = holdings
-        self._objects = objects
 
-    def fetch(self, digest: Digest) -> tuple[FrameHeader, memoryview] | None:
-        """See `BlockSource`."""
+    def find(self, digest: Digest) -> Place | None:
+        """See `Locator`."""
         with self._registry.read() as txn:
-            place = self._holdings.find(txn, digest)
-        if place is None:
-            return None
-        location = place.location
-        length = location.stored_bytes if place.is_plain else SIBLING_HEADER_BYTES + location.stored_bytes
-        try:
-            data = memoryview(self._objects.read(place.key, length, location.offset))
-        except (NotFound, SinkFailed) as e:
-            raise Damaged(f"{digest.hex()[:16]}: {e}") from e
-        if place.is_plain:
-            return FrameHeader(Kind.BLOCK, Codec.RAW, digest, location.length, len(data)), data
-        header = FrameHeader.unpack(data)
-        return header, data[header.size_bytes : header.size_bytes + header.stored_bytes]
+            return self._holdings.find(txn, digest)
+
+
+def sink_blocks(
+    registry: Registry, holdings: Holdings, ranges: Ranges, frames: FrameCache | None = None
+) -> RemoteBlocks:
+    """The blocks of one sink, as a source of a reader."""
+    return RemoteBlocks(HeldPlaces(registry, holdings), ranges, frames)

@@ -8,36 +8,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_train.sinks.journal import new_home
 from gpu_train.sinks.key import pack_key
 from gpu_train_cas.codecs import Codec
 from gpu_train_cas.digest import Digest, Kind
+from gpu_train_cas.frame import FrameHeader
 from gpu_train_cas.index import Location
 from gpu_train_cas.manifest import Manifest
 from gpu_train_cas.pack import PackEntry
 from gpu_train_cas.registry import Registry, Txn
+from gpu_train_cas.remote import Place
 
-TABLES = ("sinks", "sink_packs", "sink_blocks", "sink_records")
+_TABLES = ("sinks", "sink_packs", "sink_blocks", "sink_records")
 _NUMBER = struct.Struct(">I")
 _PLAIN = 1 << 31
 """Numbers from here on are those of plain files."""
 
 _HOME = b"\0home"
 _VERSION = 1
-
-
-class Place(NamedTuple):
-    """Where a block lies in a sink: the object, and where in it; whether that is the block itself and no frame."""
-
-    key: str
-    location: Location
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is a part of a plain file."""
-        return self.location.pack >= _PLAIN
 
 
 class Holdings:
@@ -48,10 +38,9 @@ class Holdings:
     """
 
     def __init__(self, registry: Registry, address: str) -> None:
-        registry.open_tables(TABLES)
         self._registry = registry
         self._address = address.encode(errors="surrogateescape")
-        self._sinks, self._packs, self._blocks, self._records = (registry.table(name) for name in TABLES)
+        self._sinks, self._packs, self._blocks, self._records = (registry.table(name) for name in _TABLES)
         self._number_known: int | None = None
 
     def state(self, txn: Txn) -> dict[str, Any]:
@@ -89,7 +78,15 @@ class Holdings:
             return None
         location = Location.decode(value)
         row = self._packs.get(txn, _NUMBER.pack(number) + _NUMBER.pack(location.pack))
-        return None if row is None else Place(row["key"], location)
+        if row is None:
+            return None
+        header = FrameHeader(
+            location.kind, location.codec, digest, location.length, location.stored_bytes, location.base,
+            location.sibling,
+        )  # fmt: skip
+        if location.pack >= _PLAIN:
+            return Place(row["key"], location.offset, location.stored_bytes, bare=header)
+        return Place(row["key"], location.offset, header.size_bytes + location.stored_bytes, location.references)
 
     def in_pack(self, txn: Txn, digest: Digest) -> bool:
         """Whether a pack holds a block or object; others must not be relied on."""

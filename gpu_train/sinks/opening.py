@@ -17,6 +17,7 @@ from gpu_train.sinks.setting import GCS, HF, LOCAL, S3, SinkSetting
 from gpu_train.sinks.sink import Sink
 from gpu_train.workspace import Workspace
 from gpu_train_cas.errors import NotFound, UsageError
+from gpu_train_cas.framecache import FrameCache
 
 _STORES = {
     S3: ("gpu_train.sinks.objects.s3", "S3Objects"),
@@ -26,14 +27,15 @@ _STORES = {
 """Each of these modules is slow to load, and may need what is not installed."""
 
 
-def open_sink(workspace: Workspace, setting: SinkSetting) -> Sink:
-    """A sink, ready to be used; nothing has been asked of it yet.
+def open_sink(workspace: Workspace, setting: SinkSetting, frames: FrameCache | None = None) -> Sink:
+    """A sink, ready to be used; nothing has been asked of it yet. `frames` keeps what is read of blocks.
 
     Raises:
         Refused: when what its type needs is not installed.
         UsageError: for credentials' settings that make no sense.
     """
-    return Sink(workspace, setting, PatientObjects(objects_of(workspace, setting)))
+    objects = objects_of(workspace, setting)
+    return Sink(workspace, setting, PatientObjects(objects), objects, frames)
 
 
 def objects_of(workspace: Workspace, setting: SinkSetting) -> ObjectStore:

@@ -48,7 +48,6 @@ class Queue:
     """The table of what is to be pushed, and the settings of the sinks in it."""
 
     def __init__(self, registry: Registry) -> None:
-        registry.open_tables(_TABLES)
         self._registry = registry
         self._items, self._settings = (registry.table(name) for name in _TABLES)
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from gpu_train.errors import Taken, Unavailable
-from gpu_train.sinks.blocks import SinkBlocks
+from gpu_train.sinks.blocks import sink_blocks
 from gpu_train.sinks.holdings import Holdings
 from gpu_train.sinks.journal import Entry, Journals, SentPack, SentRecord, new_home
 from gpu_train.sinks.key import checkpoint_prefix, escaped_path, pack_key
@@ -16,8 +16,10 @@ from gpu_train.sinks.objects.objectstore import ObjectStore
 from gpu_train.sinks.setting import FILES, SinkSetting
 from gpu_train.workspace import Workspace
 from gpu_train_cas.digest import Digest
+from gpu_train_cas.framecache import FrameCache
 from gpu_train_cas.manifest import Manifest
 from gpu_train_cas.pack import PackEntry, index_at_end
+from gpu_train_cas.patience import Ranges
 from gpu_train_cas.reader import Reader
 from gpu_train_cas.registry import Txn
 from gpu_train_cas.tree import EntryKind
@@ -26,14 +28,21 @@ from gpu_train_cas.tree import EntryKind
 class Sink:
     """See the module. Used by one thread at a time; close it, or use `with`."""
 
-    def __init__(self, workspace: Workspace, setting: SinkSetting, objects: ObjectStore) -> None:
+    def __init__(
+        self, workspace: Workspace, setting: SinkSetting, objects: ObjectStore, ranges: Ranges | None = None,
+        frames: FrameCache | None = None,
+    ) -> None:  # fmt: skip
+        """`objects` are asked again where that helps; `ranges`, the same ones, are not: whoever reads has a limit.
+
+        `frames` keeps what was read of blocks.
+        """
         self.setting = setting
         self.objects = objects
         self._workspace = workspace
         self._registry = workspace.store.registry
         self._holdings = Holdings(self._registry, setting.address)
         self._journals = Journals(objects)
-        self.blocks = SinkBlocks(self._registry, self._holdings, objects)
+        self.blocks = sink_blocks(self._registry, self._holdings, ranges or objects, frames)
 
     def __enter__(self) -> Self:
         return self

@@ -133,3 +133,18 @@ def test_a_sink_that_was_emptied(trained, nas: Path) -> None:
     program("sinks", "reset", "nas", "-y")
     done = program("sinks", "push", "demo", "-o", "json")
     assert [r["checkpoint_id"] for r in rows(done, "pushes")] == NAMES
+
+
+def test_a_home_without_its_packs_reads_from_the_sink(trained, nas: Path, tmp_path: Path) -> None:
+    program = trained.program
+    program("sinks", "push", "demo")
+    shutil.rmtree(program.home / "store" / "packs")
+    for step in (200, 500, 1000):
+        program("checkpoints", "restore", f"demo@step:{step}", "--dest", f"back/checkpoint-{step}")
+    for name, data in trained.files.items():
+        assert (program.cwd / "back" / name).read_bytes() == data
+    shutil.rmtree(program.home / "cache")
+    shutil.rmtree(nas)
+    said = program("checkpoints", "restore", "demo@step:200", "--dest", "again", code=4).stderr
+    assert "nas: there is no" in said
+    assert not (program.cwd / "again").exists()

@@ -163,14 +163,13 @@ def _lines(one: JobStatus) -> list[tuple[str, str]]:
     counts = ", ".join(f"{number:,} {state}" for state, number in one.counts.items())
     held = f"{count(one.pins.files, 'file')}, {size(one.pins.held_bytes)} that nothing else holds"
     held += "" if one.max_pin_bytes is None else f", of at most {size(one.max_pin_bytes)}"
-    since_s = 0.0 if one.paused is None else max(0.0, (one.at_ns - one.paused.since_ns) / NS)
     lines = [
         ("job", f"{one.job.id} ({one.job.status}{agent})"),
         ("newest", _newest(one)),
         ("at risk", "-" if one.at_risk_s is None else f"{duration(one.at_risk_s)} of training"),
         *(("in hand", _in_hand_words(item, one.at_ns)) for item in one.in_hand),
         ("checkpoints", f"{counts}; {one.plain:,} still as plain files"),
-        ("paused", f"for {duration(since_s)}: {printable(str(one.paused))}" if one.paused else "-"),
+        ("paused", _paused_words(one.paused, one.at_ns) if one.paused else "-"),
         ("pins", held if one.pins.files else "-"),
         ("saves", _saves_words(one.saves) if one.saves else "-"),
         *(("disk", _disk_words(disk, one.saves)) for disk in one.disks),
@@ -196,6 +195,16 @@ def _in_hand_words(item: InHand, now_ns: int) -> str:
     pinned = "pinned" if item.is_pinned else "not pinned"
     since = duration(max(0.0, (now_ns - item.since_ns) / NS))
     return f"{printable(item.name)}: {words} for {since}, {size(item.size_bytes)}, {pinned}"
+
+
+def _paused_words(paused: Paused, now_ns: int) -> str:
+    since = duration(max(0.0, (now_ns - paused.since_ns) / NS))
+    kept = "rows and logs" if paused.is_last else "the trainer's next save"
+    wants = f", the next checkpoint takes {size(paused.wants_bytes)}" if paused.wants_bytes else ""
+    return (
+        f"storing waits for room for {since}: {printable(paused.path)} had {size(paused.free_bytes)} free, "
+        f"{size(paused.kept_bytes)} are kept for {kept}{wants}"
+    )
 
 
 def _saves_words(saves: Saves) -> str:

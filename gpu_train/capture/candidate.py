@@ -51,6 +51,7 @@ class Candidate:
         missed: files that were deleted before they could be linked, with their sizes.
         earlier: what had been handed over under its name before it.
         doubt: what else may have been missed, in words.
+        was_let_go: whether it was pinned and is not any more, while it waits to be stored.
         is_overwritten: whether its file has another content by now; only copies of it are left.
         first_seen_ns: wall clock. first_seen, changed, absent_since: monotonic seconds.
         written_at: its `changed` when a process was found to have it open for writing.
@@ -68,7 +69,7 @@ class Candidate:
         self._since: dict[str, float] = {}
         self._rewritten: dict[str, float] = {}
         self.doubt = ""
-        self.is_overwritten = False
+        self.is_overwritten = self.was_let_go = False
         self._holds = holds
         self.first_seen_ns = now_ns
         self.first_seen = self.changed = self.last_seen = now
@@ -325,13 +326,27 @@ class Candidate:
         """Hold it no more, while it lies there: it is read from the trainer's own files then."""
         free(self.pin)
         self.pinned.clear()
+        self.was_let_go = True
 
     def hold_again(self) -> None:
-        """Pin what was let go, as far as it is still there."""
-        if self.lies_there:
-            self._describe()
-            for rel, member in list(self.members.items()):
-                self._pin(rel, member)
+        """Pin what was let go, if all of it still lies there as it was seen."""
+        self._describe()
+        for rel, member in self.members.items():
+            target = self.pin / FILES / rel
+            try:
+                if member.is_folder:
+                    target.mkdir(parents=True, exist_ok=True)
+                elif stat.S_ISLNK(member.mode):
+                    target.symlink_to(os.readlink(f"{self.found.base}/{rel}"))
+                elif not link_file(f"{self.found.base}/{rel}", target) or member_at(str(target)) != member:
+                    break
+            except OSError:
+                break
+        else:
+            self.pinned = dict(self.members)
+            self.was_let_go = False
+            return
+        free(self.pin)
 
     def discard(self) -> None:
         """Free the pin."""

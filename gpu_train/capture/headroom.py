@@ -32,6 +32,9 @@ LAST_BYTES = 16 << 20
 PAUSE_S = 2.0
 """So long after its last change a save may still be about to delete the one that it replaces."""
 
+UNKNOWN_BYTES = 1 << 60
+"""What is left where the system does not say."""
+
 OTHERS_S = 5.0
 """How often other jobs are asked."""
 
@@ -74,7 +77,7 @@ class _Written:
 
 
 class Headroom:
-    """What one job's agent leaves free. For the agent's thread, but for `shortage`, which any may call."""
+    """What one job's agent leaves free. For the agent's thread; `shortage` and `left_bytes` may be asked by any."""
 
     def __init__(self, workspace: Workspace, job: Job, reserve: Size) -> None:
         self._workspace = workspace
@@ -124,6 +127,11 @@ class Headroom:
     def shortage(self, wants_bytes: int = 0) -> Shortage | None:
         """What the store lacks to take so many bytes; None when there is room."""
         return self._short(self._store, self._kept_bytes, wants_bytes)
+
+    def left_bytes(self) -> int:
+        """What the store may still take; negative when less is free than there should be."""
+        free_bytes = free_bytes_at(self._store)
+        return UNKNOWN_BYTES if free_bytes is None else free_bytes - self._kept_bytes
 
     def squeeze(self, place: Path) -> Shortage | None:
         """What the trainer lacks for its next save, or the rest of the one at hand, where pins lie."""

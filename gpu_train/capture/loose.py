@@ -12,11 +12,7 @@ from collections.abc import Callable, Sequence
 from gpu_train.capture.candidate import Candidate
 from gpu_train.capture.headroom import Headroom
 from gpu_train.capture.pressure import Pinned, Surrender
-
-REASON = (
-    "it was deleted or written over while nothing held it, since the disk had less room than the trainer's next save "
-    "takes (capture.reserve_bytes)"
-)
+from gpu_train.capture.worker import UNHELD
 
 
 class Loose:
@@ -34,7 +30,7 @@ class Loose:
         loose = [candidate for candidate in self._loose if id(candidate) in here]
         lost = [candidate for candidate in loose if not candidate.lies_there]
         self._loose = [candidate for candidate in loose if candidate not in lost and not self._held_again(candidate)]
-        return [Surrender(candidate, REASON) for candidate in lost]
+        return [Surrender(candidate, UNHELD) for candidate in lost]
 
     def let_go(self, waiting: Sequence[Pinned]) -> None:
         """Let go of what still lies there, where there is too little room, and nothing else is left to be given up."""
@@ -46,4 +42,4 @@ class Loose:
 
     def _held_again(self, candidate: Candidate) -> bool:
         has_room = self._headroom.squeeze(candidate.pin.parent) is None
-        return has_room and self._if_waiting(candidate, candidate.hold_again)
+        return has_room and self._if_waiting(candidate, candidate.hold_again) and candidate.is_held

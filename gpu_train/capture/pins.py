@@ -16,6 +16,7 @@ from pathlib import Path
 from gpu_train.active import append_line
 from gpu_train.capture.candidate import ABOUT
 from gpu_train.capture.tail import Tail
+from gpu_train.capture.watched import folders_in
 from gpu_train.home import Home
 from gpu_train.size import Size, bytes_of
 
@@ -74,9 +75,10 @@ class Holdings:
         self._files: dict[tuple[int, int], _File] = {}
         self._pins: dict[Path, set[tuple[int, int]]] = defaultdict(set)
         for place in places:
-            for folder, _, names in os.walk(place):
-                for name in names if names != [ABOUT] else ():
-                    self._count(place, folder, name)
+            for pin in folders_in(place):
+                for folder, _, names in os.walk(pin):
+                    for name in names if names != [ABOUT] else ():
+                        self._count(pin, f"{folder}/{name}")
 
     @property
     def use(self) -> PinUse:
@@ -92,15 +94,14 @@ class Holdings:
         files = (self._files[inode] for inode in self._pins.get(pin, ()))
         return sum(f.size_bytes for f in files if f.is_held and device in (None, f.device))
 
-    def _count(self, place: Path, folder: str, name: str) -> None:
+    def _count(self, pin: Path, path: str) -> None:
         with suppress(OSError):  # it was freed this moment
-            found = os.stat(f"{folder}/{name}", follow_symlinks=False)
+            found = os.stat(path, follow_symlinks=False)
             inode = found.st_dev, found.st_ino
             file = self._files.setdefault(inode, _File(found.st_dev, found.st_blocks * BLOCK_BYTES, 0))
             file.names = found.st_nlink
             file.ours += 1
-            top = os.path.relpath(folder, place).partition("/")[0]
-            self._pins[place / top].add(inode)
+            self._pins[pin].add(inode)
 
 
 def bound_bytes(bound: Size, holdings: Holdings, places: Iterable[Path], save_bytes: int) -> int:

@@ -32,8 +32,17 @@ MORE = 2
 """A checkpoint that did not fit is not tried again before there is room for so many times what was written of it."""
 
 
+PART, ASK_BYTES = 8, 8 << 20
+"""After such a part of the room that was left, or so much, is written, it is asked again what is left."""
+
 OVERHEAD, OVERHEAD_BYTES = 64, 1 << 20
 """The store never takes more for a checkpoint than its size, that part of it and so much."""
+
+
+UNHELD = (
+    "it was deleted or written over while nothing held it, since the disk had less room than the trainer's next save "
+    "takes (capture.reserve_bytes)"
+)
 
 
 class GivenUp(Exception):
@@ -232,15 +241,19 @@ class Worker:
         candidate = task.candidate
         finished = task.finished._replace(base=candidate.base())  # it may have been let go or held again
         self._be_as_quick_as_needed()
-        written = 0
+        written = unasked = 0
 
         def admit(size_bytes: int) -> None:
-            nonlocal written
+            nonlocal written, unasked
             if task.given_up:
                 raise GivenUp(task.given_up)
             written += size_bytes
-            if self._headroom.shortage(size_bytes) is not None:
-                raise NoRoom
+            unasked -= size_bytes
+            if unasked < 0:
+                left = self._headroom.left_bytes()
+                if left < size_bytes:
+                    raise NoRoom
+                unasked = min(left // PART, ASK_BYTES)
             if MORE * written > self._lacked_bytes:  # further than what stopped last time
                 self._go_on()
 
@@ -257,6 +270,8 @@ class Worker:
         except Exception as e:  # whatever storing raises must not end the watch, or every later checkpoint is lost
             if task.given_up:
                 return _given_up(task, task.given_up)
+            if candidate.was_let_go and not candidate.lies_there:
+                return _given_up(task, UNHELD)
             waits = isinstance(e, StorageFull) or (not isinstance(e, SourceChanged) and task.attempt < MAX_ATTEMPTS)
             return Outcome(finished, candidate, e, task.attempt, final=not waits)
         self._go_on()

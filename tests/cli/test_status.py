@@ -58,6 +58,8 @@ def running(trained):
                 notice = {
                     "pid": os.getpid(), "pid_start": me["runner_start"], "boot_id": me["boot_id"], "time_ns": now,
                     "in_hand": [{"name": "checkpoint-7", "state": "storing", "seen_ns": now, "since_ns": now}],
+                    "paused": {"since_ns": now, "path": "/data", "free_bytes": 3 << 20, "kept_bytes": 5 << 20},
+                    "reserve_bytes": 5 << 20, "max_pin_bytes": "7 MiB",
                 }  # fmt: skip
                 (control / "in-hand.json").write_text(json.dumps(notice))
     return trained.program
@@ -72,6 +74,9 @@ def test_running_jobs_for_programs(running) -> None:
     assert (left["agent"], right["agent"]) == ("alive", "dead")
     assert (left["checkpoint_id"], left["saves"], left["sinks"]) == (None, None, [])
     assert [(item["checkpoint_id"], item["state"]) for item in left["in_hand"]] == [("checkpoint-7", "storing")]
+    assert (left["paused"]["free_bytes"], left["paused"]["kept_bytes"]) == (3 << 20, 5 << 20)
+    assert (left["reserve_bytes"], left["pins"]["max_bytes"]) == (5 << 20, 7 << 20)
+    assert (right["reserve_bytes"], right["pins"]["max_bytes"], right["paused"]) == (0, None, None)
     assert left["disks"][0]["holds"] == ["store"]
     assert left["disks"][0]["free_bytes"] > 0
     assert right["warnings"] == ["right-aaaaaa: its capture agent is dead, nothing is being captured"]
@@ -91,6 +96,9 @@ def test_running_jobs_for_people(running) -> None:
     one = running("status", "left")
     assert one.stdout.startswith("job          left-aaaaaa (running, capture agent alive)\n")
     assert "in hand      checkpoint-7: being stored for " in one.stdout
+    assert "paused       storing waits for room for " in one.stdout
+    assert ": /data had 3.00 MiB free, 5.00 MiB are kept for the trainer's next save\n" in one.stdout
+    assert "warning: left-aaaaaa: storing is paused: the disk with /data has 3.0 MiB free" in one.stderr
     running("status", "left", "--max-age", "1h")
     late = running("status", "left", "--max-age", "0s", code=4)
     assert "there is no whole checkpoint yet" in late.stderr

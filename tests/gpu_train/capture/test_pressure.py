@@ -124,3 +124,17 @@ def test_what_was_let_go_is_stored_from_where_it_lies(queue: Queue, eventually) 
     (queue.home.checkpoints(JOB) / "w-2.pt").unlink()
     assert queue.work(eventually) == [("w-1.pt", Stored), ("w-2.pt", Stored)]
     assert not queue.worker.if_waiting(one, one.let_go)
+
+
+def test_what_was_let_go_and_deleted_is_given_up(queue: Queue, eventually) -> None:
+    gone, changed = queue.put("w-1.pt"), queue.put("w-2.pt")
+    for let_go in (gone, changed):
+        let_go.let_go()
+    (queue.home.checkpoints(JOB) / "w-1.pt").unlink()
+    (queue.home.checkpoints(JOB) / "w-2.pt").write_bytes(b"other")
+    for let_go in (gone, changed):
+        let_go.hold_again()
+        assert not let_go.is_held
+        assert let_go.members
+        assert not let_go.lies_there
+    assert queue.work(eventually) == [("w-1.pt", GivenUp), ("w-2.pt", GivenUp)]

@@ -77,6 +77,7 @@ class Hub:
         self.address = address
         self._endpoint = endpoint
         self._credentials = credentials
+        self._answers = False
 
     def api(self) -> HfApi:
         """The client with the token as it is now.
@@ -100,16 +101,28 @@ class Hub:
         try:
             with _without_bars():
                 _prepare_session(where)
-                yield self.api()
+                api = self.api()
+                self._knock(api)
+                yield api
         except GpuTrainError:
             raise
         except Exception as e:
+            self._answers = False
             # Without the client's own words behind them: signed addresses are in those.
             if (ours := _explained(e, where)) is not None:
                 raise ours from None
             raise
         finally:
             _call.reset(mark)
+
+    def _knock(self, api: HfApi) -> None:
+        """See whether the hub answers at all, when that is not known.
+
+        Where nobody listens, the client makes a new session, without our hooks, and tries for half a minute.
+        """
+        if not self._answers:
+            get_session().head(api.endpoint, follow_redirects=False)
+            self._answers = True
 
     def each(self, begin: Callable[[HfApi], Iterable[T]]) -> Iterator[T]:
         """What the client lists, some at a time: between them, this process's other calls are not ours."""

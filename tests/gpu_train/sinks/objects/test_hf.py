@@ -238,9 +238,11 @@ def test_a_hub_that_says_nothing(hub: Hub, repo: HfObjects, monkeypatch: pytest.
 
 
 def test_a_hub_that_is_not_there() -> None:
-    store = HfObjects("you/ckpts", endpoint="http://127.0.0.1:9", credentials=token)
-    with pytest.raises(Unavailable, match="no answer from the hub"):
-        store.put(many(1))
+    for place in ({"repo_id": "you/ckpts"}, {"bucket": "you/ckpts"}):
+        store = HfObjects(**place, endpoint="http://127.0.0.1:9", credentials=token)
+        for do in (lambda: store.put(many(1)), lambda: list(store.list()), lambda: store.size("x")):  # noqa: B023
+            with pytest.raises(Unavailable, match=r"no answer from the hub: .*Connection refused"):
+                do()
 
 
 def test_a_download_that_is_cut_off(hub: Hub, repo: HfObjects) -> None:

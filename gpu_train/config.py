@@ -92,19 +92,19 @@ class Config(NamedTuple):
             section = getattr(self, name)
             for field_name, value in section._asdict().items():
                 key = f"{name}.{field_name}"
-                yield Setting(key, _plain(value), self.origin(key))
+                yield Setting(key, _shown(value), self.origin(key))
         for project, retention in self.projects.items():
             origin = self.origin(f"{PROJECTS}.{project}")
             for name in retention.to_row():
-                yield Setting(f"{PROJECTS}.{project}.retention.{name}", _plain(getattr(retention, name)), origin)
+                yield Setting(f"{PROJECTS}.{project}.retention.{name}", _shown(getattr(retention, name)), origin)
         for credential in self.credentials:
             key = f"{CREDENTIALS}.{credential.name}"
             yield Setting(key, str(credential), self.origin(key))
 
     def as_environment(self) -> dict[str, str]:
         """Variables by which another process gets the settings that only this one knows; no secret is in them."""
-        of_sections = [s for s in self.settings() if s.key.partition(".")[0] in SECTIONS]
-        found = {variable_of(s.key): _as_text(s.value) for s in of_sections if s.origin == CONFIGURED_ORIGIN}
+        values = {f"{name}.{key}": v for name in SECTIONS for key, v in getattr(self, name)._asdict().items()}
+        found = {variable_of(k): _as_text(v) for k, v in values.items() if self.origin(k) == CONFIGURED_ORIGIN}
         own = [c.to_row() for c in self.credentials if self.origin(f"{CREDENTIALS}.{c.name}") == CONFIGURED_ORIGIN]
         if own:
             import json  # noqa: PLC0415  few scripts configure credentials
@@ -304,14 +304,14 @@ def _parsed(text: str, kind: Any, variable: str) -> Any:
     raise UsageError(f"{variable}={text}: {_name_of(kind)} is expected")
 
 
-def _plain(value: Any) -> Any:
-    """A setting's value in types that programs know."""
-    return tuple(map(str, value)) if isinstance(value, tuple) else value
+def _shown(value: Any) -> Any:
+    """A setting's value in types that programs know; what may be secret is left out."""
+    return tuple(getattr(one, "shown", None) or str(one) for one in value) if isinstance(value, tuple) else value
 
 
 def _as_text(value: Any) -> str:
     if isinstance(value, tuple):
-        return ",".join(value)
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

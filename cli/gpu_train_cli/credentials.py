@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpu_train.credentials.local import Entry, LocalCredentials
     from gpu_train.credentials.reference import Reference
     from gpu_train.credentials.secret import Secret
+    from gpu_train.sinks.setting import SinkSetting
 
 NO_CREDENTIALS = (
     "no credentials yet: `gpu-train credentials add NAME` asks for some; without, each sink's library looks for its own"
@@ -37,7 +38,7 @@ def credentials() -> None:
 
 @credentials.command("add", exits=[5])
 @click.argument("name", metavar="NAME|SINK|URL")
-@click.option("--type", "kind", type=click.Choice(TYPES), help="For which kind of sink. [default: by the URL]")
+@click.option("--type", "kind", type=click.Choice(TYPES), help="For which kind of sink. [default: by the sink or URL]")
 @click.option("--ref", metavar="REF", help="Store where the secret is, not the secret.")
 @click.argument("more", nargs=-1, metavar="", type=click.UNPROCESSED)
 @reading
@@ -57,7 +58,7 @@ def add(
         raise UsageError(
             "a secret is not taken from the command line, where others see it; it is asked for, or piped in"
         )
-    kind = kind or type_of(name) or (name if name in TYPES else None)
+    kind = kind or type_of(name) or (name if name in TYPES else None) or _type_of_sink(name, invocation)
     if kind is None:
         raise UsageError(f"{name}: say for which kind of sink with --type {'|'.join(TYPES)}")
     secret = _asked_for(kind) if ref is None else _parsed(ref)
@@ -95,7 +96,9 @@ def remove(invocation: Invocation, name: str) -> None:
 
 @credentials.command("test", exits=[3, 5])
 @click.argument("sink", metavar="NAME|SINK|URL")
-@click.option("--type", "kind", type=click.Choice(TYPES), help="Of which kind that sink is. [default: by the URL]")
+@click.option(
+    "--type", "kind", type=click.Choice(TYPES), help="Of which kind that sink is. [default: by the sink or URL]"
+)
 @reading
 @pass_invocation
 def test(invocation: Invocation, sink: str, kind: str | None, output: Output) -> None:
@@ -105,9 +108,9 @@ def test(invocation: Invocation, sink: str, kind: str | None, output: Output) ->
     """
     from gpu_train.credentials.chain import Chain  # noqa: PLC0415  reads secrets, which help and list do not
 
-    home = gpu_train.Home.locate(invocation.home)
-    kind = kind or type_of(sink) or (sink if sink in TYPES else None) or _kind_of(sink, invocation)
-    found = Chain.load(home).find(Wanted(sink if "://" in sink else f"{kind}://", kind, sink))
+    wanted = _wanted(sink, kind, invocation)
+    found = Chain.load(gpu_train.Home.locate(invocation.home)).find(wanted)
+    kind = wanted.kind
     fields = list(found.fields)
     lines = [("sink", sink), ("type", kind), ("from", found.origin), ("fields", ", ".join(fields) or "none")]
     output.details(Details({"sink": sink, "type": kind, "from": found.origin, "fields": fields}, sink, lines))
@@ -119,13 +122,31 @@ def _store(invocation: Invocation) -> LocalCredentials:
     return LocalCredentials(gpu_train.Home.locate(invocation.home))
 
 
-def _kind_of(sink: str, invocation: Invocation) -> str:
-    """The type of what is known under a name."""
+def _wanted(sink: str, kind: str | None, invocation: Invocation) -> Wanted:
+    """The sink that a person means: one of the settings by its name or address, or any address, name or type."""
+    for setting in _sinks(invocation):
+        if sink in (setting.name, setting.address):
+            return Wanted(setting.address, setting.type, setting.name, setting.secret_ref or setting.token_ref or None)
+    kind = kind or type_of(sink) or (sink if sink in TYPES else None) or _type_known(sink, invocation)
+    return Wanted(sink if "://" in sink else f"{kind}://", kind, sink)
+
+
+def _type_of_sink(name: str, invocation: Invocation) -> str | None:
+    return next((one.type for one in _sinks(invocation) if one.name == name and one.type in TYPES), None)
+
+
+def _type_known(name: str, invocation: Invocation) -> str:
+    """The type of the credentials that are known under a name."""
     config = gpu_train.Config.load(gpu_train.Home.locate(invocation.home))
     for credential in config.credentials:
-        if sink == credential.name or sink in credential.sinks:
+        if name == credential.name or name in credential.sinks:
             return credential.type
-    return _store(invocation).get(sink).type
+    return _store(invocation).get(name).type
+
+
+def _sinks(invocation: Invocation) -> tuple[SinkSetting, ...]:
+    sinks = gpu_train.Config.load(gpu_train.Home.locate(invocation.home)).sinks
+    return (*sinks.checkpoints, *sinks.logs)
 
 
 def _parsed(text: str) -> Reference:

@@ -82,9 +82,9 @@ def fit(kind: str, sinks: Iterable[str], wanted: Wanted, *, chosen: bool = False
     if kind != wanted.kind:
         return 0
     best = 2 if chosen else 0
-    address = wanted.address.partition("?")[0].rstrip("/")
+    address = _bare(wanted.address)
     for sink in sinks:
-        start = sink.rstrip("/")
+        start = _bare(sink)
         if sink == kind or start == wanted.address.partition("://")[0] + ":":
             best = max(best, 1)
         elif "://" in sink and (address == start or address.startswith(start + "/")):
@@ -92,6 +92,14 @@ def fit(kind: str, sinks: Iterable[str], wanted: Wanted, *, chosen: bool = False
         elif sink == wanted.sink:
             best = 1 << 20
     return best
+
+
+def _bare(address: str) -> str:
+    """An address without what does not tell whose it is: a repository is written with its kind or without."""
+    address = address.partition("?")[0].rstrip("/")
+    for kind in ("datasets", "models", "spaces"):
+        address = address.replace(f"hf://{kind}/", "hf://", 1)
+    return address
 
 
 def credentials_of(value: Any) -> tuple[Credential, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from gpu_train.credentials.reference import Reference
 from gpu_train.size import parse_size
 from gpu_train.spelling import near
 
@@ -33,7 +34,8 @@ _SCHEMES = {"s3": S3, "gs": GCS, "gcs": GCS, "hf": HF, "file": LOCAL}
 _PARTS = ("endpoint", "region", "repo_type", "revision")
 """What is a part of the address where it is set, since other objects lie there then."""
 
-_OPTIONS = ("name", "layout", "limit", "private", "secret_ref", "token_ref")
+_REFERENCES = ("secret_ref", "token_ref")
+_OPTIONS = ("name", "layout", "limit", "private", *_REFERENCES)
 """What is no part of it."""
 
 
@@ -83,7 +85,16 @@ class SinkSetting(NamedTuple):
 
     def __str__(self) -> str:
         """All that is set, as an address."""
+        return self._with_options({key: value for key, value in self.to_row().items() if key in _OPTIONS})
+
+    @property
+    def shown(self) -> str:
+        """The same for people: of a command that gives credentials only the program."""
         told = {key: value for key, value in self.to_row().items() if key in _OPTIONS}
+        told.update((key, str(Reference.parse(told[key]))) for key in _REFERENCES if key in told)
+        return self._with_options(told)
+
+    def _with_options(self, told: Mapping[str, Any]) -> str:
         if not told:
             return self.address
         base = f"file://{quote(self.dest, safe='/')}" if self.type == LOCAL else self.address
@@ -123,6 +134,8 @@ class SinkSetting(NamedTuple):
             wanted = bool if key == "private" else str
             if key != "limit" and not isinstance(given, wanted):
                 raise ValueError(f"{key} = {given!r}: {'true or false' if wanted is bool else 'a text'} is expected")
+            if key in _REFERENCES and given:
+                _check_reference(key, given)
         setting = cls(**{**table, "limit": _limit(table.get("limit"))})
         setting = setting._replace(prefix=setting.prefix.strip("/"))
         if setting.layout not in LAYOUTS:
@@ -183,6 +196,13 @@ def _table_of(text: str) -> dict[str, Any]:
     if names[0] in ("datasets", "models", "spaces"):
         table["repo_type"] = names.pop(0).rstrip("s")
     return table | {"repo_id": "/".join(names[:2]), "prefix": "/".join(names[2:])}
+
+
+def _check_reference(key: str, text: str) -> None:
+    try:
+        Reference.parse(text)
+    except ValueError as e:  # it does not repeat the text: that may be the secret itself
+        raise ValueError(f"{key}: {e}") from None
 
 
 def _limit(value: Any) -> float | None:

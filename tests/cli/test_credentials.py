@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hub import Hub, running
 
 MARK = "s3cr3t-"
 """How every secret of these tests begins."""
@@ -119,11 +123,24 @@ def test_doctor_sees_a_file_that_others_can_read(program) -> None:
     assert "chmod 600" in piped(program, "", "credentials", "list", code=5)[1]
 
 
+WORD = "w0rd-"
+"""How words of commands begin that give credentials: they stand in references, and are shown by nothing."""
+
+
 @pytest.fixture
-def planted(program, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Secrets wherever there can be some; the variables of the environment that hold theirs."""
-    token = tmp_path / "token"
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """One that knows none of the tokens; what speaks S3 is told there that nothing is there."""
+    with running(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+def planted(program, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Secrets wherever there can be some."""
+    token, fails, prints = (tmp_path / name for name in ("token", "fails.sh", "prints.sh"))
     token.write_text(f"{MARK}file")
+    fails.write_text(f"echo {MARK}output; echo {MARK}error >&2; exit 3")
+    prints.write_text(f"echo aws_access_key_id={MARK}id; echo aws_secret_access_key={MARK}key")
     program.home.mkdir()
     (program.home / "config.toml").write_text(
         f"""
@@ -140,15 +157,45 @@ def planted(program, tmp_path: Path) -> Iterator[dict[str, str]]:
         [[credentials]]
         name = "by-command"
         type = "hf"
-        token_ref = "cmd://sh -c 'echo {MARK}output; echo {MARK}error >&2; exit 3' {MARK}word"
+        token_ref = "cmd://sh {fails} {WORD}1"
         sinks = ["hf://command"]
+        [sinks]
+        drain_s = 2
+        [[sinks.checkpoints]]
+        type = "hf"
+        name = "hub"
+        repo_id = "you/ckpts"
+        endpoint = "{hub.url}"
+        token_ref = "env://PLANTED"
+        [[sinks.checkpoints]]
+        type = "s3"
+        name = "archive"
+        bucket = "archive"
+        endpoint = "{hub.url}"
+        secret_ref = "cmd://sh {prints} {WORD}2"
+        [[sinks.logs]]
+        type = "gcs"
+        bucket = "logs"
+        secret_ref = "cmd://sh {fails} {WORD}3"
         """
     )
     piped(program, f"{MARK}stored\n", "credentials", "add", "hf")
-    yield {"PLANTED": f"{MARK}variable", "HF_TOKEN": f"{MARK}hub", "AWS_SECRET_ACCESS_KEY": f"{MARK}aws"}
+    for name in ("PLANTED", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, f"{MARK}{name}")
+    yield
+    end_pusher(program.home)
 
 
-def test_no_secret_is_shown_or_written_anywhere(program, planted: dict[str, str]) -> None:
+def end_pusher(home: Path) -> None:
+    """It would try again for an hour."""
+    with suppress(FileNotFoundError), (home / "store" / "sinks" / "pusher.lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.kill(int(lock.read()), signal.SIGKILL)
+
+
+def test_no_secret_is_shown_or_written_anywhere(program, planted: None) -> None:
     save = "import os, pathlib; p = pathlib.Path(os.environ['GPU_TRAIN_CHECKPOINT_DIR'], 'checkpoint-1'); p.mkdir(); "
     save += "(p / 'trainer_state.json').write_text('{}'); print('trained')"
     commands: list[tuple[int, list[str]]] = [
@@ -167,12 +214,22 @@ def test_no_secret_is_shown_or_written_anywhere(program, planted: dict[str, str]
         (5, ["credentials", "test", "s3://file/x", "--debug"]),
         (5, ["credentials", "test", "hf://command/x", "--debug"]),
         (0, ["credentials", "add", "hf://again", "--ref", "env://PLANTED"]),
+        (0, ["credentials", "test", "hub"]),
+        (0, ["credentials", "test", "archive", "-o", "json"]),
         (0, ["stop", "detached"]),
+        (0, ["sinks", "list"]),
+        (5, ["sinks", "push", "demo", "--debug"]),
+        (5, ["checkpoints", "push", "demo", "--sink", "archive", "--debug"]),
+        (5, ["checkpoints", "push", "demo", "--sink", "hf://command/x", "--debug"]),
+        (5, ["pull", "hub", "--debug"]),
+        (5, ["sinks", "status"]),
         (0, ["status"]),
     ]
     for code, words in commands:
-        piped(program, "", *words, code=code, **planted)
+        done = program.spawned(*words) if words[0] == "run" else program(*words, code=code)
+        assert MARK not in done.stdout + done.stderr
+        assert WORD not in done.stdout + done.stderr
     files = [path for path in program.home.rglob("*") if path.is_file()]
     assert len(files) > 10
     with_secrets = [path.name for path in files if MARK.encode() in path.read_bytes()]
-    assert sorted(with_secrets) == ["config.toml", "credentials.json"], "these hold what was planted in them"
+    assert with_secrets == ["credentials.json"], "that is where it was put"

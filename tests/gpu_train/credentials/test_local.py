@@ -111,6 +111,8 @@ def test_the_best_one_is_found(local: LocalCredentials) -> None:
     assert name("s3://bucket/deep/er") == "s3://bucket/deep"
     assert name("s3://bucket/deep", "archive") == "archive"
     assert name("gs://bucket") is None
+    local.add("hf://datasets/me", "hf", TOKEN)
+    assert name("hf://datasets/me/x") == name("hf://me/x?repo_type=dataset") == "hf://datasets/me"
     assert name("hf://buckets/me/x", "archive") == "hf"
 
 

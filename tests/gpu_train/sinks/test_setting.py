@@ -67,6 +67,8 @@ def test_a_folder_is_found_from_wherever(tmp_path, monkeypatch: pytest.MonkeyPat
         ({"type": "s3", "bucket": "b", "limit": 0}, "bytes a second"),
         ("ftp://x", "an address begins with"),
         ("s3://key:secret@b", "no credentials in an address"),
+        ({"type": "hf", "repo_id": "a/b", "token_ref": "hf_secret@"}, "token_ref: a reference to a secret is expected"),
+        ("s3://b?secret_ref=secret@", "secret_ref: a reference to a secret is expected"),
         (3, "a sink is"),
     ],
 )
@@ -74,6 +76,13 @@ def test_what_makes_no_sense_is_told(value: object, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         SinkSetting.of(value)
     assert "secret@" not in str(caught.value)
+
+
+def test_of_a_command_that_gives_credentials_the_program_is_shown() -> None:
+    setting = SinkSetting.of("hf://a/b?token_ref=cmd://vault+read+s3cret&private=true")
+    assert SinkSetting.of(str(setting)).token_ref == "cmd://vault read s3cret"
+    assert setting.shown == "hf://a/b?private=true&token_ref=cmd://vault+..."
+    assert SinkSetting.of("s3://b/p?secret_ref=env://X").shown == "s3://b/p?secret_ref=env://X"
 
 
 def test_lists() -> None:

@@ -13,8 +13,9 @@ from gpu_train_cas.errors import NotFound, UsageError
 from gpu_train_cli.checkpoints import checkpoint_row, ref_of
 from gpu_train_cli.command import Command, Group
 from gpu_train_cli.confirm import confirm, yes_option
+from gpu_train_cli.duration import DURATION
 from gpu_train_cli.invocation import Invocation, pass_invocation
-from gpu_train_cli.output import Column, Listing, Output, note, reading
+from gpu_train_cli.output import Column, Details, Listing, Output, note, reading
 from gpu_train_cli.progress import progress
 from gpu_train_cli.text import count, local, moment, size
 
@@ -159,6 +160,64 @@ def reset(invocation: Invocation, sink: str, yes: bool) -> None:
         confirm(f"Forget what {setting.called} holds?", yes=yes)
         number = forget(workspace, setting)
     note(f"{count(number, 'checkpoint')} no longer count as held by {setting.called}")
+
+
+@sinks.command("rm", exits=[3, FAILED])
+@click.argument("sink")
+@click.argument("refs", metavar="REF|JOB...", nargs=-1, required=True)
+@yes_option
+@pass_invocation
+def remove(invocation: Invocation, sink: str, refs: tuple[str, ...], yes: bool) -> None:
+    """Take checkpoints out of a sink.
+
+    Their plain files are deleted there; of packs, what nothing else needs goes with `sinks gc`. What is here stays.
+    """
+    from gpu_train.sinks.choice import choose  # noqa: PLC0415
+    from gpu_train.sinks.opening import find_setting, open_sink  # noqa: PLC0415
+    from gpu_train.sinks.pusher import lock_sink  # noqa: PLC0415
+    from gpu_train.sinks.sweep import take_out  # noqa: PLC0415
+
+    with invocation.workspace(write=True) as workspace:
+        setting = find_setting(workspace, sink)
+        with lock_sink(workspace.home, setting.address, wait=True), open_sink(workspace, setting) as opened:
+            opened.sync()
+            records = choose(opened.records(), refs)
+            confirm(f"Take {count(len(records), 'checkpoint')} out of {setting.called}?", yes=yes)
+            files = take_out(workspace, opened, records)
+    note(f"{count(len(records), 'checkpoint')} taken out of {setting.called}, {count(files, 'plain file')} deleted")
+
+
+@sinks.command("gc", exits=[3, 4, FAILED])
+@click.argument("sink")
+@click.option("-n", "--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+@click.option(
+    "--grace", type=DURATION, default="7d", show_default=True, metavar="T",
+    help="Delete what has been dead for T; no push may take longer.",
+)  # fmt: skip
+@reading
+@pass_invocation
+def gc(invocation: Invocation, sink: str, dry_run: bool, grace: float, output: Output) -> None:
+    """Free the room in a sink that nothing there needs any more.
+
+    Packs that no checkpoint of any home there needs are told dead, and deleted when they have been dead for --grace;
+    run it again then.
+    """
+    from gpu_train.sinks.opening import find_setting, open_sink  # noqa: PLC0415
+    from gpu_train.sinks.pusher import lock_sink  # noqa: PLC0415
+    from gpu_train.sinks.sweep import sweep  # noqa: PLC0415
+
+    with invocation.workspace(write=True) as workspace:
+        setting = find_setting(workspace, sink)
+        with lock_sink(workspace.home, setting.address, wait=True), open_sink(workspace, setting) as opened:
+            swept = sweep(workspace, opened, grace_s=grace, dry_run=dry_run)
+    lines = [
+        ("sink", setting.called),
+        ("deleted", f"{count(swept.deleted, 'pack')}, {size(swept.deleted_bytes)}"),
+        ("dead now", f"{count(swept.dead, 'pack')}, {size(swept.dead_bytes)}; {size(swept.moved_bytes)} sent anew"),
+        ("waiting", size(swept.waiting_bytes)),
+        ("alive again", count(swept.alive, "pack")),
+    ]
+    output.details(Details({"sink": setting.address, "dry_run": dry_run, **swept._asdict()}, setting.address, lines))
 
 
 @click.command("pull", cls=Command, exits=[3, 4, FAILED])

@@ -89,20 +89,26 @@ class Holdings:
         return Place(row["key"], location.offset, header.size_bytes + location.stored_bytes, location.references)
 
     def in_pack(self, txn: Txn, digest: Digest) -> bool:
-        """Whether a pack holds a block or object; others must not be relied on."""
+        """Whether a pack that stays holds a block or object; others must not be relied on."""
         number = self._number(txn)
         value = None if number is None else self._blocks.get_bytes(txn, _NUMBER.pack(number) + digest)
-        return value is not None and Location.decode(value).pack < _PLAIN
+        if number is None or value is None:
+            return False
+        pack = Location.decode(value).pack
+        row = None if pack >= _PLAIN else self._packs.get(txn, _NUMBER.pack(number) + _NUMBER.pack(pack))
+        return row is not None and not row["dead"]
 
-    def add_pack(self, txn: Txn, name: Digest, size_bytes: int, entries: Iterable[PackEntry]) -> None:
-        """Enter a pack, and each of its frames that is in no other."""
+    def add_pack(
+        self, txn: Txn, name: Digest, size_bytes: int, entries: Iterable[PackEntry], *, is_dead: bool = False
+    ) -> None:
+        """Enter a pack, and each of its frames that is in no other. A dead one is only read from, not relied on."""
         number = self.ensure(txn)["number"]
         at = self._next(txn, number, 0)
         prefix = _NUMBER.pack(number)
-        row = {"v": _VERSION, "key": pack_key(name), "name": name, "size": size_bytes, "dead_ns": None}
+        row = {"v": _VERSION, "key": pack_key(name), "name": name, "size": size_bytes, "dead": is_dead}
         self._packs.put(txn, prefix + _NUMBER.pack(at), row)
         for entry in entries:
-            if not self.in_pack(txn, entry.header.digest):
+            if not (self.find(txn, entry.header.digest) if is_dead else self.in_pack(txn, entry.header.digest)):
                 self._blocks.put_bytes(txn, prefix + entry.header.digest, Location.of(at, entry).encode())
 
     def add_plain(self, txn: Txn, key: str, manifest: Manifest) -> None:
@@ -129,14 +135,6 @@ class Holdings:
         if number is not None:
             for _, row in self._records.scan(txn, _NUMBER.pack(number)):
                 yield row
-
-    def packs(self, txn: Txn) -> Iterator[Mapping[str, Any]]:
-        """The packs that are there: `name`, `size`, and `dead_ns`."""
-        number = self._number(txn)
-        if number is not None:
-            for key, row in self._packs.scan(txn, _NUMBER.pack(number)):
-                if _NUMBER.unpack(key[_NUMBER.size :])[0] < _PLAIN:
-                    yield row
 
     def forget(self, txn: Txn) -> None:
         """Forget all that it holds; the journals are read from their beginning then."""

@@ -76,7 +76,8 @@ def push(
         sink.sync()
         closure = stack.enter_context(Closure([store.packs]))
         shipment = stack.enter_context(Shipment(store.folders, sink.objects, pace, count))
-        for checkpoint in alive:
+        there = {sent.record for sent in sink.records() if sent.layout == sink.setting.layout}
+        for checkpoint in (c for c in alive if c.record not in there):  # an attempt may have got as far as the journal
             records.append(_send(workspace, sink, closure, shipment, checkpoint, again, count))
         shipped = shipment.finish()
         if records:
@@ -105,15 +106,14 @@ def _send(
     is_plain = sink.setting.layout == FILES
 
     def has(digest: Digest, kind: Kind) -> bool:
-        if shipment.holds(digest):
-            return True
-        # What a plain layout sent of trees stands over blocks that are in no pack.
-        return (kind is Kind.BLOCK or not sink.has_plain) and sink.in_pack(digest)
+        return shipment.holds(digest) or sink.in_pack(digest)
 
+    # What the plain layout sent of trees stands over blocks that are in no pack.
+    is_closed = not is_plain and not sink.has_plain
     code = _code_of(workspace, checkpoint)
-    for frame in closure.needed([checkpoint.record], has, blocks=not is_plain):
+    for frame in closure.needed([checkpoint.record], has, blocks=not is_plain, is_closed=is_closed):
         shipment.add(frame)
-    for frame in closure.needed(code, has):
+    for frame in closure.needed(code, has, is_closed=is_closed):
         shipment.add(frame)
     rows = []
     for frame in _rows(workspace, closure, checkpoint):

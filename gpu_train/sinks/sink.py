@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -16,6 +17,7 @@ from gpu_train.sinks.objects.objectstore import ObjectStore
 from gpu_train.sinks.setting import FILES, SinkSetting
 from gpu_train.workspace import Workspace
 from gpu_train_cas.digest import Digest
+from gpu_train_cas.errors import UNREADABLE
 from gpu_train_cas.framecache import FrameCache
 from gpu_train_cas.manifest import Manifest
 from gpu_train_cas.pack import PackEntry, index_at_end
@@ -67,18 +69,50 @@ class Sink:
                 "disk mounted? If it was emptied, `gpu-train sinks reset` begins anew"
             )
         fresh = [entry for home in homes for entry in self._journals.after(home, read.get(home, 0))]
-        if read and any(e.removed or e.dead or e.alive or e.deleted for e in fresh):
-            # Others may have relied on what goes; from the beginning it is plain what is left.
-            with self._registry.write() as raw:
-                self._holdings.forget(raw)
-            fresh = [entry for home in homes for entry in self._journals.after(home, 0)]
-        fresh.sort(key=lambda entry: (entry.time_ns, entry.home, entry.n))
-        gone = {pack for entry in fresh for pack in (*entry.dead, *entry.deleted)}
-        gone -= {pack for entry in fresh for pack in entry.alive}
-        removed = {record for entry in fresh for record, _ in entry.removed}
-        for entry in fresh:
-            packs = [(p, self._entries_of(p)) for p in entry.packs if p.name not in gone]
-            self._enter(entry, packs, [r for r in entry.records if r.record not in removed])
+        if read and any(map(_takes_away, fresh)):
+            self._begin_anew()
+            self._forget_removed({record for entry in fresh for record, _ in entry.removed})
+        else:
+            self._take(fresh)
+
+    def _forget_removed(self, removed: set[Digest]) -> None:
+        """Have the rows of checkpoints not say any more that the sink holds them, when another home took them out."""
+        address, checkpoints = self.setting.address, self._workspace.checkpoints
+        removed -= {record.record for record in self.records()}
+        stale = [c for c in checkpoints.list() if c.record in removed and address in c.pushed] if removed else []
+        if not stale:
+            return
+        with self._workspace.store.transaction("sync") as txn:
+            for checkpoint in stale:
+                row = checkpoints.get_in(txn.txn, checkpoint.job_id, checkpoint.seq)
+                if row is not None:
+                    left = {other: when for other, when in row.pushed.items() if other != address}
+                    checkpoints.put_in(txn, row._replace(pushed=left))
+
+    def _begin_anew(self) -> None:
+        """Read all journals again: others may have relied on what goes, and so it is plain what is left."""
+        history = self.history()
+        with self._registry.write() as raw:
+            self._holdings.forget(raw)
+        self._take(history)
+
+    def _take(self, entries: list[Entry]) -> None:
+        entries.sort(key=lambda entry: (entry.time_ns, entry.home, entry.n))
+        deleted = {name for entry in entries for name in entry.deleted}
+        dead: set[Digest] = set()
+        since: dict[Digest, int] = {}
+        for at, entry in enumerate(entries):
+            dead = (dead | set(entry.dead)) - set(entry.alive)
+            since |= dict.fromkeys((record.record for record in entry.records), at)
+            for record, _ in entry.removed:
+                since.pop(record, None)
+        # All packs first: what a record needs may have been moved to a later one. Dead ones last: they will go.
+        packs = [(pack, pack.name in dead) for entry in entries for pack in entry.packs if pack.name not in deleted]
+        for pack, is_dead in sorted(packs, key=lambda found: found[1]):
+            with suppress(*UNREADABLE):  # what needs it is damaged for whoever reads it; the others are not
+                self._enter_pack(pack, self.entries_of(pack), is_dead=is_dead)
+        for at, entry in enumerate(entries):
+            self._enter_records(entry, [r for r in entry.records if since.get(r.record) == at])
 
     def records(self) -> list[SentRecord]:
         """The records that can be read from it, as known since the last `sync`, oldest first."""
@@ -120,21 +154,36 @@ class Sink:
             entry = self._journals.write(home, 0, entry)
         with self._registry.write() as raw:
             self._holdings.set_state(raw, {**self._holdings.ensure(raw), "place": place})
-        self._enter(entry, [(pack, known[pack.name]) for pack in entry.packs], entry.records)
+        if _takes_away(entry):
+            self._begin_anew()
+            self._forget_removed({record for record, _ in entry.removed})
+        else:
+            for pack in entry.packs:
+                self._enter_pack(pack, known[pack.name])
+            self._enter_records(entry, entry.records)
 
-    def _entries_of(self, pack: SentPack) -> list[PackEntry]:
+    def history(self) -> list[Entry]:
+        """All entries of all journals, in the order in which they were written."""
+        found = [entry for home in self._journals.homes() for entry in self._journals.after(home, 0)]
+        return sorted(found, key=lambda entry: (entry.time_ns, entry.home, entry.n))
+
+    def entries_of(self, pack: SentPack) -> list[PackEntry]:
+        """The index of a pack that is there."""
         key = pack_key(pack.name)
         read = partial(self.objects.read, key)
         return index_at_end(read, pack.size_bytes, f"{self.setting.called}: {key}")
 
-    def _enter(
-        self, entry: Entry, packs: Sequence[tuple[SentPack, Sequence[PackEntry]]], records: Sequence[SentRecord]
-    ) -> None:
-        """Take an entry of a journal in."""
+    def _enter_pack(self, pack: SentPack, entries: Sequence[PackEntry], *, is_dead: bool = False) -> None:
         with self._registry.write() as raw:
-            for pack, entries in packs:
-                self._holdings.add_pack(raw, pack.name, pack.size_bytes, entries)
-        plain = [(key, manifest) for r in records if r.layout == FILES for key, manifest in self._plain(r)]
+            self._holdings.add_pack(raw, pack.name, pack.size_bytes, entries, is_dead=is_dead)
+
+    def _enter_records(self, entry: Entry, records: Sequence[SentRecord]) -> None:
+        """Take the records of a journal's entry in, and that it has been read."""
+        plain: list[tuple[str, Manifest]] = []
+        for record in records:
+            if record.layout == FILES:
+                with suppress(*UNREADABLE):
+                    plain += self._plain(record)
         with self._registry.write() as raw:
             for key, manifest in plain:
                 self._holdings.add_plain(raw, key, manifest)
@@ -154,3 +203,7 @@ class Sink:
         for path, entry in reader.walk(reader.record(sent.record).root):
             if entry.kind is EntryKind.FILE and entry.size_bytes:
                 yield prefix + escaped_path(path), reader.manifest(entry)
+
+
+def _takes_away(entry: Entry) -> bool:
+    return bool(entry.removed or entry.dead or entry.alive or entry.deleted)

@@ -148,3 +148,21 @@ def test_a_home_without_its_packs_reads_from_the_sink(trained, nas: Path, tmp_pa
     said = program("checkpoints", "restore", "demo@step:200", "--dest", "again", code=4).stderr
     assert "nas: there is no" in said
     assert not (program.cwd / "again").exists()
+
+
+def test_room_in_a_sink(trained, nas: Path) -> None:
+    program = trained.program
+    program("sinks", "push", "demo")
+    assert (
+        "2 checkpoints taken out of nas" in program("sinks", "rm", "nas", "demo@step:200", "demo@step:500", "-y").stderr
+    )
+    assert "no such checkpoint" in program("sinks", "rm", "nas", "demo@step:200", "-y", code=3).stderr
+    listed = rows(program("checkpoints", "list", "-o", "json"), "checkpoints")
+    assert {r["step"]: bool(r["sinks"]) for r in listed} == {200: False, 500: False, 1000: True}
+    first = json.loads(program("sinks", "gc", "nas", "-o", "json").stdout)
+    assert first["deleted"] == 0
+    json.loads(program("sinks", "gc", "nas", "-n", "-o", "json").stdout)
+    program("sinks", "gc", "nas", "--grace", "0")
+    program.home = program.cwd / "clone"
+    program("pull", "nas", "--home", str(program.home))
+    assert [r["step"] for r in rows(program("checkpoints", "list", "-o", "json"), "checkpoints")] == [1000]

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from gpu_train.sinks.journal import Entry, SentRecord
+from gpu_train.sinks.key import pack_key
 from gpu_train.sinks.pull import pull
 from gpu_train.sinks.push import push
 from gpu_train.workspace import Workspace
 from gpu_train_cas import EntryKind
+from gpu_train_cas.errors import Damaged, NotFound
 from gpu_train_cas.reader import Reader
 
 
@@ -139,7 +141,7 @@ def test_a_copy_of_a_home_that_writes_at_the_same_time_gets_a_name_of_its_own(ru
         late = sink(copy)
         late.sync()
         push(run.workspace, sink(run.workspace), run.checkpoints[1:2])
-        late.tell(Entry(records=(SentRecord(run.checkpoints[2].record, "j-aaaaaa", "c", "packs"),)), {})
+        late.tell(Entry(), {})
         assert len(list(objects.list("store/homes/"))) == 2
         push(copy, late, run.checkpoints[2:])
     mine = sink(run.workspace)
@@ -163,3 +165,24 @@ def test_records_go_over_the_wire_as_they_are(run, sink) -> None:
     push(run.workspace, to, run.checkpoints)
     for record in to.records():
         assert SentRecord.from_wire(record.to_wire()) == record
+
+
+def test_what_is_damaged_in_a_sink_does_not_hide_the_rest(run, other, sink, objects) -> None:
+    to = sink(run.workspace)
+    for checkpoint in run.checkpoints:
+        push(run.workspace, to, [checkpoint])
+    (first, *_) = [pack for entry in to.history() for pack in entry.packs]
+    objects.delete([pack_key(first.name)])
+    there = sink(other)
+    there.sync()
+    assert len(there.records()) == 3
+    good = 0
+    for record in there.records():
+        try:
+            pulled = pull(other, there, [record])
+        except (Damaged, NotFound):
+            continue
+        assert not other.store.verify(records=[pulled.checkpoints[0].record]).damaged
+        good += 1
+    assert good < 3
+    push(run.workspace, to, run.checkpoints)

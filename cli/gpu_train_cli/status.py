@@ -199,7 +199,7 @@ def _in_hand_words(item: InHand, now_ns: int) -> str:
 
 def _paused_words(paused: Paused, now_ns: int) -> str:
     since = duration(max(0.0, (now_ns - paused.since_ns) / NS))
-    kept = "rows and logs" if paused.is_last else "the trainer's next save"
+    kept = "rows, logs and other running jobs" if paused.is_last else "the trainer's next save"
     wants = f", the next checkpoint takes {size(paused.wants_bytes)}" if paused.wants_bytes else ""
     return (
         f"storing waits for room for {since}: {printable(paused.path)} had {size(paused.free_bytes)} free, "

@@ -74,8 +74,9 @@ class Paused(NamedTuple):
     is_last: bool = False
 
     def __str__(self) -> str:
-        kept = f"{size_text(self.kept_bytes)} are kept"
-        kept += " for rows and logs" if self.is_last else " for the trainer's next save (capture.reserve_bytes)"
+        for_what = "rows, logs and other running jobs"
+        for_what = for_what if self.is_last else "the trainer's next save (capture.reserve_bytes)"
+        kept = f"{size_text(self.kept_bytes)} are kept for {for_what}"
         wants = f", and the next checkpoint takes {size_text(self.wants_bytes)}" if self.wants_bytes else ""
         return (
             f"storing is paused: the disk with {self.path} has {size_text(self.free_bytes)} free, {kept}{wants}; free "

@@ -211,7 +211,7 @@ def test_a_disk_that_others_fill(launch, ballast, fill, eventually) -> None:
     (disk / "more").unlink()
     foreign.unlink()
     eventually(lambda: status(home, run.job_id).counts[VERIFIED] == 2, "the second checkpoint")
-    assert status(home, run.job_id).paused is None
+    eventually(lambda: status(home, run.job_id).paused is None, "the end of the pause")
     (launch.cwd / "end").touch()
     assert run.finish()[0] == 0
     found = rows(home, run.job_id)

@@ -115,7 +115,7 @@ def truncate_response(after: int = 0, *, on: str = "", times: int = 1) -> Fault:
 
 
 def stall_response(after: int = 0, *, on: str = "", times: int = 1) -> Fault:
-    """An answer goes on no more, and the connection stays."""
+    """An answer goes on no more, and the connection stays; -1 for no answer at all, though the server did it."""
     return Fault(on, times, give=after, end="stall")
 
 

@@ -28,7 +28,7 @@ PART_BYTES = 8 << 20
 """Larger objects are sent in parts of this size; the protocol allows none below 5 MiB but the last."""
 
 SMALL_BYTES = 1 << 20
-_MANY, _FEW, _LARGE = 16, 6, 2
+_MANY, _FEW, _LARGE = 16, 8, 4
 """How many small objects, parts or middling objects, and large objects are under way at a time: memory is bounded by
 `_FEW` parts and `_MANY` small objects."""
 
@@ -182,7 +182,8 @@ class S3Objects:
         sending = {"Key": self._keys.full(one.key), "Body": data, **digest.headers(), **self._kept_with(one)}
 
         def write(expected: tuple[str, ...], **conditions: str) -> None:
-            self._bucket.ask("put_object", one.key, expected=expected, **sending, **conditions)
+            if size > SMALL_BYTES or not self._bucket.put_small(one.key, **sending, **conditions):
+                self._bucket.ask("put_object", one.key, expected=expected, **sending, **conditions)
 
         if not self._write(one, write):
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +15,14 @@ import boto3
 import botocore.loaders
 import botocore.session
 from botocore.config import Config
+from botocore.credentials import Credentials as Keys
 from botocore.exceptions import ClientError
 
-from gpu_train.errors import Unavailable
+from gpu_train.errors import Refused, Unavailable
 from gpu_train.sinks.objects.declined import Declined
+from gpu_train.sinks.objects.retry_after import seconds_of
 from gpu_train.sinks.objects.s3_failure import EXPIRED, Failure, failure_of, meaning_of, meaning_of_error
+from gpu_train.sinks.objects.s3_signed import SignedPuts
 from gpu_train_cas.errors import GpuTrainError, UsageError
 
 Credentials = Callable[[], Mapping[str, str]]
@@ -31,12 +35,18 @@ _MODELS = botocore.loaders.create_loader()
 _WITHOUT_ASKING_BYTES = 1 << 20
 """Smaller bodies are sent along with their headers; for larger ones the server is asked first whether it wants them."""
 
+_HEADERS = {
+    "ContentMD5": "content-md5", "ChecksumSHA256": "x-amz-checksum-sha256", "IfNoneMatch": "if-none-match",
+    "StorageClass": "x-amz-storage-class",
+}  # fmt: skip
+
 
 class _Made(NamedTuple):
     """A client, and what must not be seen of it."""
 
     client: Any
     secrets: tuple[str, ...]
+    signed: SignedPuts | None = None
 
 
 class Bucket:
@@ -53,6 +63,8 @@ class Bucket:
         self._endpoint = endpoint or None
         self._region = region or None
         self._credentials = credentials
+        self._connections = connections
+        self._takes_short_way = True
         self._config = Config(
             connect_timeout=min(timeout_s, 15.0), read_timeout=timeout_s, max_pool_connections=connections,
             tcp_keepalive=True,
@@ -85,6 +97,39 @@ class Bucket:
             raise Declined(failure.code)
         raise meaning_of(failure._replace(message=_without(failure.message, made.secrets)), what)
 
+    def put_small(self, key: str, **params: Any) -> bool:
+        """Write an object the short way, with the parameters of `put_object`; False when that cannot be done, or was
+        answered in an unexpected way: then `ask` does it, or knows why not.
+
+        Raises:
+            Declined: with "PreconditionFailed".
+            Unavailable: when there is no answer in time, or an error of the server.
+        """
+        what = f"{self._address}: {key}"
+        made = self._client(None)
+        if made.signed is None or not self._takes_short_way:
+            return False
+        headers = {_HEADERS[name]: value for name, value in params.items() if name in _HEADERS}
+        headers |= {f"x-amz-meta-{name}": value for name, value in params.get("Metadata", {}).items()}
+        with self._explained(made, what):
+            answer = made.signed.put(params["Key"], params["Body"], headers)
+        if answer.status == 200:
+            return True
+        if answer.status == 412:
+            raise Declined("PreconditionFailed")
+        code, message = (_element(answer.body, name) for name in ("Code", "Message"))
+        after = answer.headers.get("retry-after")
+        ours = meaning_of(
+            Failure(
+                code or str(answer.status), answer.status, _without(message, made.secrets),
+                None if after is None else seconds_of(after),
+            ), what,
+        )  # fmt: skip
+        if not isinstance(ours, Refused):
+            raise ours
+        self._takes_short_way = answer.status == 501  # else there is something about it that botocore may know
+        return False
+
     def read(self, key: str, expected: Collection[str], **params: Any) -> tuple[dict[str, Any], bytes]:
         """The answer to `get_object` with its body, whole.
 
@@ -106,6 +151,8 @@ class Bucket:
             made, self._made = self._made, None
         if made is not None:
             made.client.close()
+            if made.signed is not None:
+                made.signed.close()
 
     def _once(self, made: _Made, what: str, operation: str, params: dict[str, Any]) -> dict[str, Any] | Failure:
         try:
@@ -146,7 +193,26 @@ class Bucket:
             aws_session_token=given.get("session_token"),
         )  # fmt: skip
         client.meta.events.register_last("before-call.s3", _send_small_at_once)
-        return _Made(client, tuple(value for value in given.values() if value))
+        self._takes_short_way = True
+        secrets = tuple(value for value in given.values() if value)
+        return _Made(client, secrets, self._short_way(client, plain, given))
+
+    def _short_way(self, client: Any, session: Any, given: Mapping[str, str]) -> SignedPuts | None:
+        """For what is signed and addressed in the usual way."""
+        found = (
+            Keys(given["access_key_id"], given.get("secret_access_key"), given.get("session_token") or None)
+            if given.get("access_key_id")
+            else session.get_credentials()
+        )
+        usual = client.meta.config.signature_version == "s3v4" and not self._name.endswith("--x-s3")
+        if found is None or not usual or self._name.startswith("arn:"):
+            return None
+        url = client.generate_presigned_url("put_object", Params={"Bucket": self._name, "Key": "-"})
+        return SignedPuts(
+            url.partition("?")[0].removesuffix("-"), client.meta.region_name, found.get_frozen_credentials,
+            ca_bundle=session.get_config_variable("ca_bundle"), connections=self._connections,
+            timeout_s=(self._config.connect_timeout, self._config.read_timeout),
+        )  # fmt: skip
 
     @contextmanager
     def _explained(self, made: _Made, what: str) -> Iterator[None]:
@@ -169,6 +235,12 @@ def _without(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, "***")
     return text
+
+
+def _element(body: bytes, name: str) -> str:
+    """The text of an element of an error's XML; empty without one."""
+    found = re.search(rf"<{name}>(.*?)</{name}>", body.decode("utf-8", "replace"), re.DOTALL)
+    return found[1] if found else ""
 
 
 def _send_small_at_once(params: dict[str, Any], **_: Any) -> None:

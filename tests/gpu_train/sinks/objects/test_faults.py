@@ -123,7 +123,7 @@ SENDING: dict[str, Making] = {
 }
 STALLING: dict[str, Making] = {
     "within the body": lambda way: stall_request(20_000, on=way.upload),
-    "after all is done": lambda way: stall_response(0, on=way.upload),
+    "after all is done": lambda way: stall_response(-1, on=way.upload),
 }
 READING: dict[str, Making] = {
     "503": lambda way: way.error(503, "SlowDown", on=way.fetch),

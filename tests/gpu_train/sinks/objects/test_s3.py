@@ -259,7 +259,7 @@ def test_credentials_that_have_expired_are_resolved_anew_once(proxy: Proxy, pref
     store.put([Put("x", Held(b"x"))])
     assert store.read("x", 10) == b"x"
     assert len(asked) == 2
-    proxy.fail(answer_xml(400, "ExpiredToken", on="^PUT"))
+    proxy.fail(answer_xml(400, "ExpiredToken", on="^PUT", times=2))  # it is asked in two ways
     store.put([Put("x", Held(b"y"))])
     assert len(asked) == 3
     proxy.fail(answer_xml(400, "ExpiredToken", times=ALWAYS))

@@ -121,6 +121,10 @@ class Bucket:
             project=self._project or getattr(found, "project_id", None) or "unknown", credentials=found,
             client_options=options,
         )  # fmt: skip
+        # Newer versions of the library ask for the bucket's place in a thread of their own, for traces that we do not
+        # make, and again and again when there is no answer.
+        if hasattr(client, "_bucket_metadata_cache"):
+            client._bucket_metadata_cache = None
         return _Made(client, secrets)
 
     def _found(self, given: Mapping[str, str]) -> tuple[Any, tuple[str, ...]]:

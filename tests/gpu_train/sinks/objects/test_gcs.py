@@ -85,7 +85,7 @@ def test_credentials_that_are_not_accepted_any_more_are_resolved_anew_once(proxy
         return {"token": TOKEN}
 
     store = GcsObjects(BUCKET, prefix, endpoint=proxy.endpoint, credentials=found)
-    proxy.fail(answer(401, "authError"))
+    proxy.fail(answer(401, "authError", on="upload"))
     store.put([Put("x", Held(b"x"))])
     assert len(asked) == 2
     proxy.fail(answer(401, "authError", times=ALWAYS))

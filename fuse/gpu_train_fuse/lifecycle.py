@@ -100,7 +100,8 @@ def _plan(workspace: Workspace, target: str, path: Path | None, nonempty: bool) 
 def tree_of(workspace: Workspace, name: str) -> Iterator[FileTree]:
     """The view of a job by id, or of the whole home for "all", to be served until this is left; raises NotFound."""
     # The kernel keeps what was read: a cache here is for what several requests share and what is read ahead.
-    objects = ReadAhead(Reader([workspace.store.packs], CACHE_BYTES))
+    store = workspace.store
+    objects = ReadAhead(Reader([store.packs, *store.elsewhere()], CACHE_BYTES))
     try:
         catalogue = WorkspaceCatalogue(workspace)
         yield home_tree(catalogue, objects) if name == ALL else job_tree(catalogue, objects, name)

@@ -28,6 +28,9 @@ _KEY_FILE = "type"
 _FOR_GOOGLE = ("service_account_json", "google_application_credentials")
 
 _SAME = {
+    "access_key_id": "aws_access_key_id",
+    "secret_access_key": "aws_secret_access_key",
+    "session_token": "aws_session_token",
     "accesskeyid": "aws_access_key_id",
     "secretaccesskey": "aws_secret_access_key",
     "sessiontoken": "aws_session_token",

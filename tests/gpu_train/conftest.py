@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pushers import end_pusher
 
 from gpu_train.workspace import Workspace
 
@@ -198,15 +197,7 @@ class Launcher:
             if one.process.poll() is None:
                 one.process.kill()
             one.process.communicate()
-        self._end_pusher()
-
-    def _end_pusher(self) -> None:
-        """End the process that goes on trying to push for an hour, if there is one."""
-        with suppress(FileNotFoundError), (self.home / "store" / "sinks" / "pusher.lock").open() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.kill(int(lock.read()), signal.SIGKILL)
+        end_pusher(self.home)
 
 
 @pytest.fixture

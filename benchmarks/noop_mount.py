@@ -1,63 +1,67 @@
 #!/usr/bin/env python3
 """A mount that does nothing: noop_mount.py MOUNTPOINT SIZE shows one file of zeros, `zeros`, until SIGTERM.
 
-It has the product's adapter and settings and no engine behind them, so its speed is what FUSE and Python cost.
+Plain mfusepy over libfuse 3, as fast as it goes by its own means: requests of 1 MiB, the kernel's read-ahead as far as
+gpu-train's (where that is allowed), and one buffer that is returned over and over.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import sys
-from collections.abc import Iterator
+import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from gpu_train_cas import EntryKind
-from gpu_train_fuse.adapter import serve
-from gpu_train_fuse.node import Attributes, Directory, File, Handle, Node
-from gpu_train_fuse.tree import Folder, Totals
+os.environ.setdefault("FUSE_LIBRARY_PATH", "libfuse3.so.3")
 
+import mfusepy
 
-class Zeros(File):
-    identity = b"zeros"
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def attributes(self) -> Attributes:
-        return Attributes(EntryKind.FILE, 0o444, self.size, 0)
-
-    def open(self) -> Handle:
-        return self
-
-    def readinto(self, buffer: memoryview, offset: int, /) -> int:
-        return max(0, min(len(buffer), self.size - offset))
-
-    def close(self) -> None:
-        pass
+REQUEST_BYTES = 1 << 20
+READ_AHEAD_KIB = 4096
 
 
-class NoopTree:
-    """The three questions that the adapter asks of a `FileTree`."""
+class Noop(mfusepy.Operations):
+    use_ns = True
 
-    def __init__(self, size: int) -> None:
-        self.root: Directory = Folder(0, {b"zeros": (EntryKind.FILE, lambda: Zeros(size))})
+    def __init__(self, point: Path, size: int) -> None:
+        self.point, self.size = point, size
+        self.zeros = bytes(REQUEST_BYTES)
 
-    def lookup(self, path: bytes) -> Node:
-        found = self.root if path == b"/" else self.root.find(path[1:])
-        assert found is not None
-        return found
+    def init_with_config(self, connection: Any, config: Any) -> None:
+        connection.max_read, connection.max_readahead = REQUEST_BYTES, READ_AHEAD_KIB << 10
+        config.kernel_cache, config.attr_timeout, config.entry_timeout = 1, 86_400.0, 86_400.0
+        threading.Thread(target=self.ready, daemon=True).start()
 
-    def attributes(self, path: bytes) -> Attributes:
-        return self.lookup(path).attributes()
+    def ready(self) -> None:
+        device = self.point.stat().st_dev
+        with suppress(OSError):
+            path = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+            path.write_text(str(READ_AHEAD_KIB))
+        print("ready", flush=True)
 
-    def changes(self) -> Iterator[bytes]:
-        return iter(())
+    def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
+        if path == "/":
+            return {"st_mode": stat.S_IFDIR | 0o755, "st_nlink": 2}
+        if path == "/zeros":
+            return {"st_mode": stat.S_IFREG | 0o444, "st_nlink": 1, "st_size": self.size}
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
-    def totals(self) -> Totals:
-        return Totals(0, 1)
+    def readdir(self, path: str, fh: int) -> list[str]:
+        return [".", "..", "zeros"]
+
+    def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
+        length = max(0, min(size, self.size - offset))
+        return self.zeros if length == REQUEST_BYTES else self.zeros[:length]
 
 
 if __name__ == "__main__":
-    serve(
-        NoopTree(int(sys.argv[2])), Path(sys.argv[1]), name="noop", facts={},
-        on_ready=lambda: print("ready", flush=True),
-    )  # fmt: skip
+    with suppress(RuntimeError):  # which is how mfusepy ends after a signal
+        point = Path(sys.argv[1])
+        mfusepy.FUSE(
+            Noop(point, int(sys.argv[2])), str(point), foreground=True, ro=True, max_read=REQUEST_BYTES,
+            max_idle_threads=16,
+        )  # fmt: skip

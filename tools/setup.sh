@@ -11,7 +11,7 @@ profile=${1:?usage: tools/setup.sh demo|test|bench}
 case $profile in
     demo)  extras=;          commands="fusermount3:fuse3" ;;
     test)  extras=dev;       commands="fusermount3:fuse3 rsync:rsync sshd:openssh-server strace:strace curl:curl mount.davfs:davfs2" ;;
-    bench) extras=;          commands="fusermount3:fuse3 borg:borgbackup" ;;
+    bench) extras=;          commands="fusermount3:fuse3 borg:borgbackup,python3-pyfuse3 restic:restic" ;;
     *) echo "setup: no profile '$profile': use demo, test or bench" >&2; exit 2 ;;
 esac
 PATH=$PATH:/usr/sbin:/sbin
@@ -65,9 +65,11 @@ install_debian() {
 }
 
 system_packages() {
-    local missing=() pair
+    local missing=() pair packages
     for pair in $commands; do
-        command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+        command -v "${pair%%:*}" >/dev/null && continue
+        IFS=, read -ra packages <<<"${pair##*:}"
+        missing+=("${packages[@]}")
     done
     [ ${#missing[@]} = 0 ] || install_debian "${missing[@]}" || true
 }

@@ -8,10 +8,15 @@ from typing import NamedTuple
 
 from gpu_train_cas.manifest import Manifest
 
-NEAR_BYTES = 4 << 20
-"""A read goes on with an earlier one when it starts so close to its end: the kernel's requests come out of order."""
+NEAR_READS = 4
+NEAR_BYTES = 128 << 10
+"""A read goes on with an earlier one when it starts within so many times its own length of where that ended, or so many
+bytes: the kernel's requests come out of order, and small reads at random must not look like a run."""
 
 FIRST_WINDOW_BYTES = 2 << 20
+STEP_BYTES = 1 << 20
+"""No less is wanted at a time, but at the end of a run: a request of 4 KiB has no time for it."""
+
 MAX_RUNS = 8
 STRIDES = 2
 """So many steps of even length are looked ahead."""
@@ -53,19 +58,29 @@ class Access:
 
     def __init__(self, manifest: Manifest) -> None:
         self._size_bytes = manifest.size_bytes
-        self._tensors = [Span(t.offset, t.offset + t.length) for t in manifest.tensors if t.length]
+        tensors = [t for t in manifest.tensors if t.length]
+        self._starts = [t.offset for t in tensors]
+        self._ends = [t.offset + t.length for t in tensors]
         self._runs: list[_Run] = [_Run(0, 0, self._size_bytes)]
         self._jump: Span | None = None
         self._stride = 0
 
     def note(self, start: int, end: int, window_bytes: int) -> list[Span]:
         """Take notice of a read of the bytes [start, end); what to read ahead of the next, at most so far ahead."""
+        near = max(NEAR_READS * (end - start), NEAR_BYTES)
         for run in reversed(self._runs):
-            if run.front - NEAR_BYTES <= start <= run.front + NEAR_BYTES:
-                self._runs.remove(run)
-                self._runs.append(run)
+            if run.front - near <= start <= run.front + near:
+                if run is not self._runs[-1]:
+                    self._runs.remove(run)
+                    self._runs.append(run)
                 return self._go_on(run, end, window_bytes)
         return self._begin(start, end, window_bytes)
+
+    def take_back(self, offset: int) -> None:
+        """Of what `note` gave out last nothing from there on is being read: it may be given out again."""
+        run = self._runs[-1]
+        if run.front <= offset < run.asked:
+            run.asked = offset
 
     def _go_on(self, run: _Run, end: int, window_bytes: int) -> list[Span]:
         run.front = max(run.front, end)
@@ -75,8 +90,7 @@ class Access:
         return self._ahead(run)
 
     def _begin(self, start: int, end: int, window_bytes: int) -> list[Span]:
-        tensor, begins = self._tensor(start, end)
-        limit = self._size_bytes if tensor is None else tensor.end
+        limit, begins = self._tensor(start, end)
         run = _Run(end, end, max(limit, end), min(FIRST_WINDOW_BYTES, window_bytes))
         self._runs = [*self._runs[1 - MAX_RUNS :], run]
         steps = self._steps(start, end)
@@ -84,7 +98,7 @@ class Access:
 
     def _ahead(self, run: _Run) -> list[Span]:
         start, end = max(run.asked, run.front), min(run.front + run.window, run.limit)
-        if end <= start:
+        if end - start < (STEP_BYTES if end < run.limit else 1):
             return []
         run.asked = end
         return [Span(start, end)]
@@ -99,9 +113,9 @@ class Access:
         spans = (Span(start + i * stride, end + i * stride) for i in range(1, STRIDES + 1))
         return [Span(s.start, min(s.end, self._size_bytes)) for s in spans if 0 <= s.start < self._size_bytes]
 
-    def _tensor(self, start: int, end: int) -> tuple[Span | None, bool]:
-        """The tensor that the end of a read lies in, and whether the read began it."""
-        at = bisect_right(self._tensors, end, key=lambda t: t.start) - 1
-        if at < 0 or self._tensors[at].end <= start:
-            return None, False
-        return self._tensors[at], bisect_left(self._tensors, start, key=lambda t: t.start) <= at
+    def _tensor(self, start: int, end: int) -> tuple[int, bool]:
+        """Where the tensor ends that the end of a read lies in, else the file; and whether the read began a tensor."""
+        at = bisect_right(self._starts, end) - 1
+        if at < 0 or self._ends[at] <= start:
+            return self._size_bytes, False
+        return self._ends[at], bisect_left(self._starts, start) <= at

@@ -4,43 +4,68 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import NamedTuple
 
 from gpu_train_cas.access import Access, Span
 from gpu_train_cas.digest import HOLE, Digest
 from gpu_train_cas.errors import GpuTrainError
-from gpu_train_cas.manifest import Manifest
+from gpu_train_cas.manifest import BlockRef, Manifest
 from gpu_train_cas.reader import File, Reader
 from gpu_train_cas.tree import Entry, Tree
 
 WINDOW_BYTES = 8 << 20
-"""So far ahead of one run of reads blocks are decoded; less when many files are read at once."""
+"""So far ahead of one run of reads blocks are decoded."""
 
-TASKS_PER_THREAD = 4
-"""When so many blocks wait for each thread the cores are busy, and reading ahead helps nobody."""
+TASKS_PER_CORE = 2
+"""When so many blocks are being decoded, or wait for it, reading ahead would only hold up those that were asked for."""
+
+CACHE_SHARE = 4
+"""Of the cache only a fourth may hold what nobody has read yet."""
+
+UNREAD_S = 2.0
+"""What nobody has read for so long will hardly be read any more: the file was closed, or is read elsewhere."""
 
 MANIFEST_BYTES = 16 << 20
 """Manifests kept for the next open, counted by the digests in them."""
 
 
+class _Unread(NamedTuple):
+    """A block that is decoded ahead, or about to be, and since when."""
+
+    size_bytes: int
+    since_s: float
+
+
 class ReadAhead:
     """A reader for many open files. Threads may share it.
 
-    Blocks that are decoded ahead go into the reader's cache, of which they may take half. What fails here is
-    passed over: the read that needs it will say so.
+    Blocks that are decoded ahead go into the reader's cache. They are bounded twice: by what the cores can do besides
+    what is being asked for, and by a part of the cache, in which they stay until they are read; else many readers
+    would push each other's blocks out before they are read, and decode everything twice. What fails here is passed
+    over: the read that needs it will say so.
     """
 
-    def __init__(self, reader: Reader, *, threads: int | None = None, window_bytes: int = WINDOW_BYTES) -> None:
+    def __init__(
+        self, reader: Reader, *, threads: int | None = None, window_bytes: int = WINDOW_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._reader = reader
+        self._clock = clock
         count = threads or os.cpu_count() or 1
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="read-ahead")
-        self._room = threading.Semaphore(count * TASKS_PER_THREAD)
-        self._window_bytes = window_bytes
+        self._most_tasks = count * TASKS_PER_CORE
+        self._most_unread_bytes = reader.cache_bytes // CACHE_SHARE
+        self.window_bytes = min(window_bytes, self._most_unread_bytes)
         self._lock = threading.Lock()
-        self._running = 0
+        self._queued = 0
+        self._unread: dict[Digest, _Unread] = {}  # the oldest first
+        self._unread_bytes = 0
+        reader.protect(self._unread)
         self._manifests: OrderedDict[Digest, Manifest] = OrderedDict()
         self._manifest_bytes = 0
 
@@ -53,7 +78,7 @@ class ReadAhead:
         return self._reader.tree(digest)
 
     def open(self, entry: Entry, /) -> AheadFile:
-        """A file for reading; raises as `Reader.open`. Close it."""
+        """A file for reading; raises as `Reader.open`."""
         if entry.manifest is None:
             return AheadFile(self._reader.open(entry), self)
         with self._lock:
@@ -76,41 +101,70 @@ class ReadAhead:
             while self._manifest_bytes > MANIFEST_BYTES:
                 self._manifest_bytes -= len(self._manifests.popitem(last=False)[1].digests)
 
-    def started(self, count: int) -> None:
-        """So many more files (or fewer) are being read in runs."""
-        with self._lock:
-            self._running += count
+    def want(self, manifest: Manifest, spans: Iterable[Span]) -> int | None:
+        """Have the blocks that start in these spans decoded.
 
-    @property
-    def window_bytes(self) -> int:
-        """How far to read ahead of one run, so that all that are read now find room in the cache."""
-        return min(self._window_bytes, self._reader.cache_bytes // 2 // max(1, self._running))
-
-    def want(self, manifest: Manifest, spans: Iterable[Span]) -> None:
-        """Have the blocks that start in these spans decoded, unless there is enough to do as it is."""
-        digests = [
-            ref.digest
+        Where there is enough to do as it is, the offset of the first one that was left.
+        """
+        if self._is_busy() and not self._reader.is_far:
+            return next((span.start for span in spans), None)
+        refs = [
+            ref
             for span in spans
             for ref in manifest.covering(span.start, span.end)
             if ref.start >= span.start and ref.digest != HOLE and not self._reader.at_hand(ref.digest)
         ]
-        if digests:
-            self._reader.expect(digests)
-        for digest in digests:
-            if not self._room.acquire(blocking=False):
-                return
+        if refs:
+            self._reader.expect([ref.digest for ref in refs])
+        for ref in refs:
+            if not self._take(ref):
+                return ref.start
             try:
-                self._pool.submit(self._decode, digest)
+                self._pool.submit(self._decode, ref.digest)
             except RuntimeError:  # closed
-                self._room.release()
-                return
+                self._is_wanted(ref.digest)
+                return None
+        return None
+
+    def was_read(self, manifest: Manifest, start: int, end: int) -> None:
+        """Take notice that these bytes were read."""
+        if not self._unread:
+            return
+        for ref in manifest.covering(start, end):
+            if ref.digest in self._unread:
+                with self._lock:
+                    found = self._unread.pop(ref.digest, None)
+                    self._unread_bytes -= found.size_bytes if found else 0
+
+    def _is_busy(self) -> bool:
+        return self._queued + self._reader.decoding >= self._most_tasks
+
+    def _take(self, ref: BlockRef) -> bool:
+        """Whether there is room for one more, which is then counted."""
+        size, now = ref.end - ref.start, self._clock()
+        with self._lock:
+            if self._is_busy() or ref.digest in self._unread:
+                return False
+            while self._unread_bytes + size > self._most_unread_bytes:
+                digest = next(iter(self._unread), None)
+                if digest is None or now - self._unread[digest].since_s < UNREAD_S:
+                    return False
+                self._unread_bytes -= self._unread.pop(digest).size_bytes
+            self._queued += 1
+            self._unread[ref.digest] = _Unread(size, now)
+            self._unread_bytes += size
+            return True
+
+    def _is_wanted(self, digest: Digest) -> bool:
+        """Take one out of the queue; whether nobody was faster and has read it."""
+        with self._lock:
+            self._queued -= 1
+            return digest in self._unread
 
     def _decode(self, digest: Digest) -> None:
-        try:
+        if self._is_wanted(digest):
             with suppress(GpuTrainError, OSError):
                 self._reader.block(digest)
-        finally:
-            self._room.release()
 
 
 class AheadFile:
@@ -121,7 +175,6 @@ class AheadFile:
         self._ahead = ahead
         self._access = Access(file.manifest)
         self._lock = threading.Lock()
-        self._started = False
 
     @property
     def manifest(self) -> Manifest:
@@ -130,20 +183,16 @@ class AheadFile:
 
     def readinto(self, buffer: memoryview, offset: int, /) -> int:
         """Fill a buffer from an offset, as `File.readinto`."""
+        if len(self.manifest) <= 1:
+            return self._file.readinto(buffer, offset)
         end = min(offset + len(buffer), self.manifest.size_bytes)
-        if len(self.manifest) > 1 and offset < end:
-            with self._lock:
-                spans = self._access.note(offset, end, self._ahead.window_bytes)
-                first, self._started = not self._started and bool(spans), self._started or bool(spans)
-            if first:
-                self._ahead.started(1)
-            if spans:
-                self._ahead.want(self.manifest, spans)
-        return self._file.readinto(buffer, offset)
-
-    def close(self) -> None:
-        """Say that no read follows."""
         with self._lock:
-            started, self._started = self._started, False
-        if started:
-            self._ahead.started(-1)
+            spans = self._access.note(offset, end, self._ahead.window_bytes) if offset < end else []
+        if spans:
+            left = self._ahead.want(self.manifest, spans)
+            if left is not None:
+                with self._lock:
+                    self._access.take_back(left)
+        length = self._file.readinto(buffer, offset)
+        self._ahead.was_read(self.manifest, offset, end)
+        return length

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -43,13 +43,21 @@ class Reader:
 
     def __init__(self, sources: Sequence[BlockSource], cache_bytes: int = CACHE_BYTES) -> None:
         self._sources = list(sources)
-        self._far = any(isinstance(source, Forgetful) for source in sources)
+        # Looked up once: to ask a protocol each time takes longer than to find a block.
+        self._forgetful = [source if isinstance(source, Forgetful) else None for source in sources]
+        self._foresighted = [source for source in sources if isinstance(source, Foresighted)]
+        self.is_far = any(self._forgetful)
         self.cache_bytes = cache_bytes
         self._cache: OrderedDict[Digest, _Decoded] = OrderedDict()
         self._cached = 0
         self._busy: dict[Digest, Future[_Decoded]] = {}
         self._needs: dict[Digest, Digest] = {}  # block that is being decoded -> block that its thread waits for
+        self._protected: Container[Digest] = ()
         self._lock = threading.Lock()
+
+    def protect(self, digests: Container[Digest]) -> None:
+        """Let blocks stay in the cache for as long as they are among these, which must be a part of it."""
+        self._protected = digests
 
     def after(self, source: BlockSource) -> Reader:
         """A reader that asks another source first; with a cache of its own."""
@@ -60,12 +68,17 @@ class Reader:
         with self._lock:
             return digest in self._cache or digest in self._busy
 
+    @property
+    def decoding(self) -> int:
+        """How many blocks and objects are being fetched and decoded now, by all threads."""
+        return len(self._busy)
+
     def expect(self, digests: Sequence[Digest]) -> None:
         """Blocks that will be read soon, in this order: sources that are far away can begin to fetch them."""
-        if not self._far:
+        if not self.is_far:
             return
-        for source in self._sources:
-            if isinstance(source, Foresighted) and digests:
+        for source in self._foresighted:
+            if digests:
                 digests = source.expect(digests)
 
     def block(self, digest: Digest, *, keep: bool = True) -> bytes | memoryview:
@@ -183,8 +196,14 @@ class Reader:
                 return
             self._cache[digest] = decoded
             self._cached += len(decoded.data)
-            while self._cached > self.cache_bytes and len(self._cache) > 1:
-                self._cached -= len(self._cache.popitem(last=False)[1].data)
+            for _ in range(len(self._cache) - 1):
+                if self._cached <= self.cache_bytes:
+                    return
+                oldest, other = self._cache.popitem(last=False)
+                if oldest in self._protected:
+                    self._cache[oldest] = other
+                else:
+                    self._cached -= len(other.data)
 
     def _forget(self, digest: Digest) -> None:
         with self._lock:
@@ -195,8 +214,8 @@ class Reader:
         """Read and decode from the first source that gives it whole; `strict` proves all that it takes on the way."""
         broken: Damaged | None = None
         away: Unreachable | None = None
-        for source in self._sources:
-            for _ in range(2 if isinstance(source, Forgetful) else 1):
+        for source, forgetful in zip(self._sources, self._forgetful, strict=True):
+            for _ in range(2 if forgetful else 1):
                 try:
                     found = source.fetch(digest)
                     if found is None:
@@ -210,8 +229,8 @@ class Reader:
                     break
                 except Damaged as e:
                     broken = e
-                    if isinstance(source, Forgetful):
-                        source.forget(digest)
+                    if forgetful:
+                        forgetful.forget(digest)
         if away is not None:
             raise away from broken
         if broken is not None:

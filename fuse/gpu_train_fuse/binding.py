@@ -45,7 +45,7 @@ def bound(fuse: ModuleType) -> type[Any]:
     It reads into the reply's own memory, without making bytes first; and where the kernel asks for a listing with
     attributes (READDIRPLUS, libfuse 3) it gives them.
     """
-    libc = ctypes.CDLL(None)
+    libc = ctypes.PyDLL(None)  # keeps the GIL, which comes back late where many threads want it
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.free.restype, libc.free.argtypes = None, (ctypes.c_void_p,)
 
@@ -84,8 +84,9 @@ def bound(fuse: ModuleType) -> type[Any]:
                 libc.free(vector)
                 libc.free(memory)
                 raise
-            filled = Vector(1, 0, 0, fuse.fuse_buf(length, 0, memory, -1, 0))
-            ctypes.memmove(vector, ctypes.byref(filled), ctypes.sizeof(filled))
+            filled = Vector.from_address(vector)
+            filled.count, filled.index, filled.offset = 1, 0, 0
+            filled.buffer = fuse.fuse_buf(length, 0, memory, -1, 0)
             ctypes.c_void_p.from_address(ctypes.addressof(answer.contents)).value = vector
             return 0
 

@@ -110,7 +110,7 @@ class Link(Node):
 
 
 class Bytes(Protocol):
-    """A stored file's bytes at any offset, for any number of threads."""
+    """A stored file's bytes at any offset, for any number of threads; nothing to close."""
 
     @property
     def manifest(self) -> Manifest:
@@ -119,10 +119,6 @@ class Bytes(Protocol):
 
     def readinto(self, buffer: memoryview, offset: int, /) -> int:
         """As `Handle.readinto`; raises Damaged or NotFound when a block in that range is."""
-        ...
-
-    def close(self) -> None:
-        """No read follows."""
         ...
 
 
@@ -284,7 +280,6 @@ class _StoredHandle:
             raise Damaged(self._blame(len(buffer), offset) or str(e)) from e
 
     def close(self) -> None:
-        self._stored.close()
         self._held.close()
 
     def _blame(self, length: int, offset: int) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_train_cas.access import FIRST_WINDOW_BYTES, MAX_RUNS, NEAR_BYTES, Access, Span
+from gpu_train_cas.access import MAX_RUNS, Access, Span
 from gpu_train_cas.digest import Digest
 from gpu_train_cas.formats import Tensor
 from gpu_train_cas.manifest import Manifest
@@ -50,7 +50,7 @@ def test_requests_that_come_out_of_order_are_one_run() -> None:
 
 def test_small_reads_at_random_want_nothing_more() -> None:
     access = Access(manifest(10_000 * MIB))
-    for at in (5000, 17, 9000, 1234, 7777, 42, 3001):
+    for at in (5000, 17, 9000, 1234, 7777, 42, 3001, 3003, 2999):
         assert access.note(at * MIB, at * MIB + 4096, WINDOW) == []
 
 
@@ -105,4 +105,12 @@ def test_the_window_bounds_what_is_wanted() -> None:
     access = Access(manifest(100 * MIB, ((50 * MIB, 90 * MIB),)))
     assert covered(access.note(0, MIB, MIB)) == [(1, 2)]
     assert access.note(50 * MIB, 50 * MIB + 4096, MIB) == [Span(50 * MIB + 4096, 51 * MIB + 4096)]
-    assert FIRST_WINDOW_BYTES <= NEAR_BYTES
+
+
+def test_what_was_taken_back_is_given_out_again() -> None:
+    access = Access(manifest(100 * MIB))
+    assert covered(access.note(0, MIB, WINDOW)) == [(1, 5)]
+    access.take_back(3 * MIB)
+    assert covered(access.note(MIB, 2 * MIB, WINDOW)) == [(3, 10)]
+    access.take_back(50 * MIB)
+    assert covered(access.note(2 * MIB, 3 * MIB, WINDOW)) == [(10, 11)]

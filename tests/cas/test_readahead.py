@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from gpu_train_cas import Digest, Entry, ReadAhead, Reader, Store
+from gpu_train_cas.access import Span
 from gpu_train_cas.errors import Damaged
 from gpu_train_cas.frame import FrameHeader
 
@@ -81,20 +82,16 @@ def test_every_way_of_reading_gives_the_file(ahead: ReadAhead, entry: Entry, dat
     for _ in range(200):
         at, length = random.randrange(len(whole) + 10), random.randrange(1, 200_000)
         assert pread(file, length, at) == whole[at : at + length]
-    file.close()
 
 
 def test_a_block_is_decoded_once_however_many_read(ahead: ReadAhead, watched: Watched, entry: Entry) -> None:
     def read(_: int) -> int:
         file = ahead.open(entry)
-        total = sum(len(pread(file, 131_072, at)) for at in range(0, entry.size_bytes, 131_072))
-        file.close()
-        return total
+        return sum(len(pread(file, 131_072, at)) for at in range(0, entry.size_bytes, 131_072))
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(read, range(8))) == {entry.size_bytes}
     assert set(watched.fetched.values()) == {1}
-    assert ahead.window_bytes == 8 * MIB, "files that were closed no longer share the window"
 
 
 def test_a_run_is_decoded_before_it_is_asked_for(ahead: ReadAhead, watched: Watched, entry: Entry) -> None:
@@ -117,15 +114,50 @@ def test_a_lone_read_decodes_what_it_needs_alone(ahead: ReadAhead, watched: Watc
     assert watched.fetched.total() <= 2
 
 
-def test_the_window_shrinks_with_the_number_of_files(ahead: ReadAhead, entry: Entry) -> None:
-    files = [ahead.open(entry) for _ in range(8)]
-    for file in files:
-        pread(file, 131_072, 0)
-    assert ahead.window_bytes == 2 * MIB
-    for file in files:
-        file.close()
-        file.close()
-    assert ahead.window_bytes == 8 * MIB
+def test_many_runs_in_a_small_cache_decode_nothing_twice(
+    watched: Watched, store: Store, tmp_path: Path, commit: Callable[..., Digest]
+) -> None:
+    folder = tmp_path / "four"
+    folder.mkdir()
+    for i in range(4):
+        np.save(folder / f"{i}.npy", np.frombuffer(os.urandom(4 * MIB), np.uint8))
+    root = store.record(commit(store, folder)).root
+    ahead = ReadAhead(Reader([watched], 16 * MIB), threads=4)
+    files = [ahead.open(store.reader.lookup(root, b"%d.npy" % i)) for i in range(4)]
+    for at in range(0, 4 * MIB, 131_072):
+        for file in files:
+            pread(file, 131_072, at)
+    ahead.close()
+    assert set(watched.fetched.values()) == {1}
+
+
+def test_what_nobody_comes_to_read_makes_room_after_a_while(watched: Watched, entry: Entry) -> None:
+    now = [0.0]
+    ahead = ReadAhead(Reader([watched], 8 * MIB), threads=4, clock=lambda: now[0])
+    file = ahead.open(entry)
+    assert ahead.want(file.manifest, [Span(0, 6 * MIB)]) is not None, "more than a fourth of the cache"
+    while ahead._reader.decoding:
+        time.sleep(0.001)
+    assert ahead.want(file.manifest, [Span(8 * MIB, 9 * MIB)]) is not None
+    now[0] += 3
+    assert ahead.want(file.manifest, [Span(8 * MIB, 9 * MIB)]) is None
+    ahead.close()
+
+
+def test_while_the_cores_are_busy_nothing_is_read_ahead(ahead: ReadAhead, watched: Watched, entry: Entry) -> None:
+    file = ahead.open(entry)
+    refs = list(file.manifest.blocks())
+    watched.fetched.clear()
+    watched.open.clear()
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(pread, file, 4096, ref.start + 9000) for ref in refs[5:9]]
+        while ahead._reader.decoding < 4:
+            time.sleep(0.001)
+        assert ahead.want(file.manifest, [Span(0, 4 * MIB)]) == 0
+        watched.open.set()
+        assert all(waiter.result(60) for waiter in waiting)
+    assert not watched.fetched[refs[1].digest]
+    assert ahead.want(file.manifest, [Span(0, MIB)]) is None
 
 
 def test_a_broken_block_ahead_is_an_error_only_where_it_is_read(

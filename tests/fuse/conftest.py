@@ -63,9 +63,6 @@ class Stored:
         buffer[: len(part)] = part
         return len(part)
 
-    def close(self) -> None:
-        pass
-
 
 @dataclass
 class Memory:

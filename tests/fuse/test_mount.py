@@ -315,3 +315,19 @@ def test_a_home_that_vanishes_under_a_mount_gives_errors_and_no_hang(lab, mount,
         (mounted / "latest" / "model.bin").read_bytes()
     assert caught.value.errno == errno.EIO
     assert "job.json" in os.listdir(mounted)
+
+
+def test_a_folder_of_many_files_is_listed_whole_whichever_way(lab, mount, tmp_path):
+    files = {f"many/{i:04}-{'n' * (i % 200)}": b"%d" % i for i in range(700)}
+    lab.checkpoint(lab.job("wide"), "c", lab.folder("wide", files))
+    mounted = mount("wide", tmp_path / "m") / "checkpoints" / "c" / "many"
+    names = {name.removeprefix("many/") for name in files}
+    assert set(os.listdir(mounted)) == names, "a first listing comes with attributes, as far as the first answer goes"
+    with os.scandir(mounted) as found:
+        sizes = {item.name: item.stat(follow_symlinks=False).st_size for item in found}
+    assert sizes == {name.removeprefix("many/"): len(data) for name, data in files.items()}
+    fd = os.open(mounted, os.O_RDONLY)
+    try:
+        assert set(os.listdir(fd)) == set(os.listdir(fd)) == names, "from the beginning again after a rewind"
+    finally:
+        os.close(fd)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_train.capture.board import InHand, Notice, Paused, read_board
@@ -17,6 +17,7 @@ from gpu_train.process import boot_id, is_alive, start_time
 from gpu_train.rescue import rescue
 from gpu_train.room import Disk, Room, room_for, shortage
 from gpu_train.saves import NS, Saves, finished_ns
+from gpu_train.sinks.queue import Queue
 from gpu_train.tables.checkpoint import STATES, VERIFIED, Checkpoint
 from gpu_train.tables.job import Job
 from gpu_train.whereabouts import plain_path
@@ -37,12 +38,16 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """How far a configured sink is behind: whole checkpoints that it does not hold, since when the oldest waits."""
+    """How far a configured sink is behind: whole checkpoints that it does not hold, since when the oldest waits.
+
+    `error` is why the last attempt failed, "" when it did not.
+    """
 
     address: str
     behind: int = 0
     behind_bytes: int = 0
     since_ns: int | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +176,10 @@ def status_of(workspace: Workspace, job: Job) -> JobStatus:
                     newest = checkpoint
                 for address in (s for s in behind if s not in checkpoint.pushed):
                     behind[address] = _one_more(behind[address], checkpoint)
+    if behind:
+        for item in Queue(workspace.store.registry).waiting(job_id=job.id):
+            if item.error and item.address in behind:
+                behind[item.address] = replace(behind[item.address], error=item.error)
     places = places_of(workspace.home, job.id)
     holdings = Holdings(places)
     is_watched = job.is_live and notice.is_current
@@ -213,7 +222,7 @@ def _sinks(workspace: Workspace, job: Job) -> tuple[str, ...]:
 
 
 def _one_more(state: SinkState, checkpoint: Checkpoint) -> SinkState:
-    return SinkState(
-        state.address, state.behind + 1, state.behind_bytes + checkpoint.size_bytes,
-        min(state.since_ns or checkpoint.committed_ns, checkpoint.committed_ns),
+    return replace(
+        state, behind=state.behind + 1, behind_bytes=state.behind_bytes + checkpoint.size_bytes,
+        since_ns=min(state.since_ns or checkpoint.committed_ns, checkpoint.committed_ns),
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +16,9 @@ if TYPE_CHECKING:
     from gpu_train.code import CodeVersions
     from gpu_train.data_version import DataVersions
     from gpu_train.model import Models
+    from gpu_train.sinks.elsewhere import Elsewhere
     from gpu_train.tables import Events, Metrics
-    from gpu_train_cas.blocksource import BlockSource
+    from gpu_train_cas.digest import Digest
 
 TABLES = (
     "jobs", "checkpoints", "checkpoint_places", "removed_checkpoints", "removed_places", "metrics", "events", "code",
@@ -35,7 +35,8 @@ class Workspace:
         self.config = config
         self.store = store
         store.registry.open_tables(TABLES)
-        store.elsewhere = self._sinks
+        store.elsewhere = lambda: self._known_sinks
+        store.is_elsewhere = self._is_in_a_sink
         self.jobs = Jobs(store.registry, store.transaction)
         self.checkpoints = Checkpoints(store.registry, store.transaction, self.jobs, self._best_metric)
 
@@ -94,7 +95,8 @@ class Workspace:
 
         return Models(self.home, self.store)
 
-    def _sinks(self) -> Sequence[BlockSource]:
+    @cached_property
+    def _known_sinks(self) -> tuple[Elsewhere, ...]:
         """The sinks that hold something of this home, as sources of blocks."""
         with self.store.registry.read() as txn:
             if self.store.registry.table("sink_packs").is_empty(txn):
@@ -102,6 +104,9 @@ class Workspace:
         from gpu_train.sinks.elsewhere import Elsewhere  # noqa: PLC0415  few homes have sinks
 
         return (Elsewhere(self),)
+
+    def _is_in_a_sink(self, digest: Digest) -> bool:
+        return any(source.holds(digest) for source in self._known_sinks)
 
     def _best_metric(self) -> tuple[str, str]:
         return self.config.defaults.best_metric, self.config.defaults.best_mode

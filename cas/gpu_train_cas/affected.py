@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_train_cas.digest import HOLE, Digest
@@ -40,18 +40,22 @@ class AffectedWalk:
     """Walks records, each different tree and manifest once, and tells what of them cannot be read back.
 
     `bad` are digests known to be damaged, with the reason. Whatever is read or looked up and not there is
-    added to `missing`; `needed`, when asked for, collects every digest that was met.
+    added to `missing`, unless a place outside has it (`is_elsewhere`), then to `elsewhere`; `needed`, when asked for,
+    collects every digest that was met.
     """
 
     def __init__(
-        self, registry: Registry, index: Index, reader: Reader, bad: dict[Digest, str], *, collect: bool = False
-    ) -> None:
+        self, registry: Registry, index: Index, reader: Reader, bad: dict[Digest, str], *, collect: bool = False,
+        is_elsewhere: Callable[[Digest], bool] = lambda digest: False,
+    ) -> None:  # fmt: skip
         self._registry = registry
         self._index = index
         self._reader = reader
         self._bad = bad
         self._known: dict[Digest, _Parts] = {}
         self.missing: dict[Digest, str] = {}
+        self.elsewhere: set[Digest] = set()
+        self._is_elsewhere = is_elsewhere
         self.needed: set[Digest] | None = set() if collect else None
 
     def record(self, digest: Digest, row: Row) -> Iterator[Hit]:
@@ -135,6 +139,9 @@ class AffectedWalk:
             if at in self._bad:
                 return self._bad_part(at)
             location = self._index.get(txn, at)
+            if location is None and self._is_elsewhere(at):
+                self.elsewhere.add(at)
+                continue
             if location is None:
                 return self._lost(at, NotFound("it is not in the store"))
             left += [d for d in location.references if d not in seen]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -74,6 +74,7 @@ class VerifyReport:
         missing: digests that records need and the store does not have or cannot read, with the reason.
         hits: what of which records cannot be read back for these reasons.
         mended: blocks that an earlier check found damaged and that were read well now.
+        elsewhere: blocks that records need and that only a place outside has.
     """
 
     frames: int = 0
@@ -86,6 +87,7 @@ class VerifyReport:
     missing: dict[Digest, str] = field(default_factory=dict)
     hits: list[Hit] = field(default_factory=list)
     mended: int = 0
+    elsewhere: int = 0
 
     @property
     def damaged(self) -> bool:
@@ -102,6 +104,7 @@ def verify(
     registry: Registry, tables: Tables, folders: Folders, *, sample: float | None = None,
     max_duration_s: float | None = None, records: Sequence[Digest] | None = None,
     progress: OnProgress | None = None, threads: int | None = None,
+    is_elsewhere: Callable[[Digest], bool] = lambda digest: False,
 ) -> VerifyReport:  # fmt: skip
     """Read frames back and compare them with their names; walk the records and find what they need.
 
@@ -115,6 +118,7 @@ def verify(
         records: read only what these records need, and walk only them.
         progress: told of stored bytes read.
         threads: how many decode.
+        is_elsewhere: whether a place outside is known to have a block that is not here; it is not read.
     """
     check = _Check(registry, tables, folders, Meter("verifying", progress), threads or os.cpu_count() or 1)
     try:
@@ -122,7 +126,7 @@ def verify(
             check.packs(sample, max_duration_s)
         else:
             check.records(records)
-        check.walk(records)
+        check.walk(records, is_elsewhere)
     finally:
         check.close()
     return check.report
@@ -319,16 +323,17 @@ class _Check:
         for key in [key for key, _ in self._ledger.scan_bytes(txn) if key not in names]:
             self._ledger.delete(txn, key)
 
-    def walk(self, records: Sequence[Digest] | None) -> None:
+    def walk(self, records: Sequence[Digest] | None, is_elsewhere: Callable[[Digest], bool]) -> None:
         """Walk the records and tell what of them is hit."""
         self._recall()
         self.report.frames_damaged = sorted(self._bad.values(), key=lambda damage: (damage.pack, damage.offset))
         bad = {digest: damage.reason for digest, damage in self._bad.items()}
-        walk = AffectedWalk(self._registry, self._index, self._reader, bad)
+        walk = AffectedWalk(self._registry, self._index, self._reader, bad, is_elsewhere=is_elsewhere)
         for digest, row in self._rows(records):
             self.report.hits += walk.record(digest, row)
             self.report.records += 1
         self.report.missing = walk.missing
+        self.report.elsewhere = len(walk.elsewhere)
         if records is None:
             with self._registry.read() as txn:
                 for _, frame in self._tables.row_frames.scan_bytes(txn):

@@ -61,6 +61,9 @@ class Store:
         self.elsewhere: Callable[[], Sequence[BlockSource]] = tuple
         """Gives the places outside that may have what the packs have not, when something is first read."""
 
+        self.is_elsewhere: Callable[[Digest], bool] = lambda digest: False
+        """Whether a place outside is known to have a block or object."""
+
         self._lock = threading.Lock()
         self._content: _Content | None = None
         self._holds: Holds | None = None
@@ -257,7 +260,7 @@ class Store:
 
         return verify(
             self.registry, self.tables, self.folders, sample=sample, max_duration_s=max_duration_s,
-            records=records, progress=progress,
+            records=records, progress=progress, is_elsewhere=self.is_elsewhere,
         )  # fmt: skip
 
     def known_damage(self, record: Digest) -> Hit | None:

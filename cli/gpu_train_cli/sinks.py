@@ -273,8 +273,9 @@ def pull(invocation: Invocation, sink: str, refs: tuple[str, ...], dry_run: bool
 @click.command("clone", cls=Command, exits=[3, 4, FAILED])
 @click.argument("sink")
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--lazy", is_flag=True, help="Leave the checkpoints' bytes in the sink; they come when they are read.")
 @pass_invocation
-def clone(invocation: Invocation, sink: str, folder: Path) -> None:
+def clone(invocation: Invocation, sink: str, folder: Path, lazy: bool) -> None:
     """Make a new home of what a sink holds.
 
     All jobs, checkpoints and code versions of SINK are in FOLDER then. Use it with --home FOLDER or
@@ -293,7 +294,7 @@ def clone(invocation: Invocation, sink: str, folder: Path) -> None:
         records = opened.records()
         if not records:
             raise NotFound(f"{setting.called} holds no checkpoint")
-        pulled = bring(workspace, opened, records, tell)
+        pulled = bring(workspace, opened, records, tell, lazy=lazy)
     note(
         f"{count(len(pulled.new), 'checkpoint')} of {count(len({c.job_id for c in pulled.new}), 'job')} in {folder}, "
         f"{size(pulled.received_bytes)} over the line"

@@ -17,6 +17,7 @@ from gpu_train_cli.text import count, duration, moment, plain, printable, size
 if TYPE_CHECKING:
     from gpu_train import JobStatus
     from gpu_train.capture.board import InHand, Paused
+    from gpu_train.job_status import SinkState
     from gpu_train.room import Disk
     from gpu_train.saves import Saves
 
@@ -102,6 +103,7 @@ def status_row(one: JobStatus) -> dict[str, object]:
                 "behind": sink.behind,
                 "behind_bytes": sink.behind_bytes,
                 "behind_since": moment(sink.since_ns),
+                "error": sink.error or None,
             }
             for sink in one.sinks
         ],
@@ -173,7 +175,7 @@ def _lines(one: JobStatus) -> list[tuple[str, str]]:
         ("pins", held if one.pins.files else "-"),
         ("saves", _saves_words(one.saves) if one.saves else "-"),
         *(("disk", _disk_words(disk, one.saves)) for disk in one.disks),
-        *(("sink", _sink_words(sink.address, sink.behind, sink.behind_bytes)) for sink in one.sinks),
+        *(("sink", _sink_words(sink)) for sink in one.sinks),
     ]
     if not one.sinks:
         lines.append(("sinks", "none configured"))
@@ -228,9 +230,10 @@ def _disk_words(disk: Disk, saves: Saves | None) -> str:
     return words if left is None else f"{words}, {left:,} to come"
 
 
-def _sink_words(address: str, behind: int, behind_bytes: int) -> str:
-    how = f"behind by {count(behind, 'checkpoint')}, {size(behind_bytes)}" if behind else "has all"
-    return f"{printable(address)}: {how}"
+def _sink_words(sink: SinkState) -> str:
+    how = f"behind by {count(sink.behind, 'checkpoint')}, {size(sink.behind_bytes)}" if sink.behind else "has all"
+    why = f" ({printable(sink.error)})" if sink.error else ""
+    return f"{printable(sink.address)}: {how}{why}"
 
 
 def _in_hand_cell(items: Sequence[Mapping[str, object]]) -> str:

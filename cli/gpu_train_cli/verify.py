@@ -103,6 +103,7 @@ def _show(report: VerifyReport, output: Output, what: dict[str, object]) -> None
         "frames": report.frames,
         "stored_bytes": report.stored_bytes,
         "mended": report.mended,
+        "elsewhere": report.elsewhere,
     }
     rows = list(_damages(report))
     columns = [
@@ -116,8 +117,9 @@ def _show(report: VerifyReport, output: Output, what: dict[str, object]) -> None
     if output.for_people:
         part = "" if report.complete else f", {report.packs} of {count(report.packs_total, 'pack')}"
         mended = f"; {count(report.mended, 'block')} damaged before could be read now" if report.mended else ""
+        far = f"; {count(report.elsewhere, 'block')} only in sinks, not read" if report.elsewhere else ""
         found = f"{count(len(rows), 'finding')}: see above" if rows else "all of it is as it was stored"
-        note(f"read {count(report.frames, 'frame')}, {size(report.stored_bytes)}{part}: {found}{mended}")
+        note(f"read {count(report.frames, 'frame')}, {size(report.stored_bytes)}{part}: {found}{mended}{far}")
     if report.damaged:
         click.get_current_context().exit(DAMAGED)
 

@@ -33,6 +33,10 @@ class Elsewhere:
         self._frames = FolderFrames(workspace.home.cache / "blocks", CACHE_BYTES)
         self._lock = threading.Lock()
 
+    def holds(self, digest: Digest) -> bool:
+        """Whether a sink is known to have it."""
+        return bool(self._holding(digest))
+
     def fetch(self, digest: Digest) -> tuple[FrameHeader, memoryview] | None:
         """See `BlockSource`: from the first sink that gives it."""
         failed: GpuTrainError | None = None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from gpu_train.capture.storing import next_version
 from gpu_train.sinks.journal import SentRecord
+from gpu_train.sinks.queue import Queue
 from gpu_train.sinks.sink import Sink
 from gpu_train.tables import Checkpoint, Job
 from gpu_train.tables.checkpoint import VERIFIED
@@ -31,10 +33,14 @@ class Pulled(NamedTuple):
     received_bytes: int
 
 
-def pull(workspace: Workspace, sink: Sink, records: Sequence[SentRecord], progress: OnProgress | None = None) -> Pulled:
+def pull(
+    workspace: Workspace, sink: Sink, records: Sequence[SentRecord], progress: OnProgress | None = None, *,
+    lazy: bool = False,
+) -> Pulled:  # fmt: skip
     """Bring records into the home, one after another; each is there, whole, or not at all.
 
-    Rows that are there stay as they are; what the home has of blocks is not fetched.
+    Rows that are there stay as they are; what the home has of blocks is not fetched. `lazy` leaves the blocks of
+    checkpoints in the sink, from which they are read when somebody wants them.
 
     Raises:
         SinkFailed: when the sink failed.
@@ -43,6 +49,7 @@ def pull(workspace: Workspace, sink: Sink, records: Sequence[SentRecord], progre
     """
     meter = Meter("pulling", progress)
     meter.progress.total_bytes = sum(record.size_bytes for record in records)
+    Queue(workspace.store.registry).know(sink.setting)
     store = workspace.store
     done: list[Checkpoint] = []
     new: list[Checkpoint] = []
@@ -62,7 +69,10 @@ def pull(workspace: Workspace, sink: Sink, records: Sequence[SentRecord], progre
 
             def frames(sent: SentRecord = sent) -> Iterator[Frame]:
                 nonlocal received
-                for frame in closure.needed([*sent.also, sent.record], has, is_closed=False):
+                for frame in chain(
+                    closure.needed(sent.also, has, is_closed=False),
+                    closure.needed([sent.record], has, is_closed=False, blocks=not lazy),
+                ):
                     received += frame.header.stored_bytes
                     meter.tick()
                     yield frame

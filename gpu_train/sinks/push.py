@@ -74,7 +74,7 @@ def push(
         alive = [c for c in checkpoints if c.record is not None and _hold(stack, workspace, c)]
         records = []
         sink.sync()
-        closure = stack.enter_context(Closure([store.packs]))
+        closure = stack.enter_context(Closure([store.packs, *store.elsewhere()]))
         shipment = stack.enter_context(Shipment(store.folders, sink.objects, pace, count))
         there = {sent.record for sent in sink.records() if sent.layout == sink.setting.layout}
         for checkpoint in (c for c in alive if c.record not in there):  # an attempt may have got as far as the journal

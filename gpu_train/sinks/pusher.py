@@ -15,6 +15,7 @@ from typing import IO
 
 from gpu_train.active import append_line
 from gpu_train.home import Home
+from gpu_train.sinks.card import write_card
 from gpu_train.sinks.logs import push_logs
 from gpu_train.sinks.objects.objectstore import OnBytes
 from gpu_train.sinks.objects.paced import Pace
@@ -103,6 +104,10 @@ class Work:
             self._queue.failed(there, str(e))
             self._tell_failure(there, str(e))
             return there
+        try:
+            write_card(self._workspace, self._setting, sink.objects, sink.records())
+        except GpuTrainError as e:  # the checkpoints are there; the card comes with the next push
+            self._event(found[0].job_id, f"the model card in {self._setting.called} could not be written: {e}")
         # What got another content meanwhile stays, and is pushed with that.
         done = [wanted[c.job_id, c.seq] for c in pushed.checkpoints]
         self._queue.done(done)

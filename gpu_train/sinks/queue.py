@@ -6,6 +6,7 @@ with the registry is found again by comparing the checkpoints' rows with the set
 
 from __future__ import annotations
 
+import random
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,6 +63,11 @@ class Queue:
                 added += 1
         return added
 
+    def know(self, setting: SinkSetting) -> None:
+        """Remember how a sink is set, though nothing is queued for it: something may be read from it."""
+        with self._registry.write() as txn:
+            self._settings.put(txn, _address(setting.address), {"v": 1, **setting.to_row()})
+
     def want(self, setting: SinkSetting, job_id: str, seqs: Iterable[int]) -> int:
         """`want_in` in a transaction of its own."""
         with self._registry.write() as txn:
@@ -78,11 +84,13 @@ class Queue:
             self.done_in(txn, items)
 
     def failed(self, items: Iterable[Item], error: str, pause_s: float | None = None) -> None:
-        """Note why an attempt failed. The next one is due after a pause that doubles each time."""
+        """Note why an attempt failed. The next one is due after a pause that doubles each time, more or less, or after
+        `pause_s` when the sink asked for that."""
         now_ns = time.time_ns()
         with self._registry.write() as txn:
             for item in items:
-                wait_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**item.attempts) if pause_s is None else pause_s
+                wait_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(item.attempts, 16)) * random.uniform(0.5, 1.0)
+                wait_s = wait_s if pause_s is None else pause_s
                 item = item._replace(
                     attempts=item.attempts + 1, next_ns=now_ns + int(wait_s * 1e9), error=error, error_ns=now_ns
                 )

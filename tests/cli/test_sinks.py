@@ -166,3 +166,24 @@ def test_room_in_a_sink(trained, nas: Path) -> None:
     program.home = program.cwd / "clone"
     program("pull", "nas", "--home", str(program.home))
     assert [r["step"] for r in rows(program("checkpoints", "list", "-o", "json"), "checkpoints")] == [1000]
+
+
+def test_a_lazy_clone_leaves_the_bytes_where_they_are(trained, nas: Path, tmp_path: Path) -> None:
+    program = trained.program
+    program("sinks", "push", "demo")
+    program("clone", "nas", tmp_path / "lazy", "--lazy")
+    program.home = tmp_path / "lazy"
+    stored = sum(path.stat().st_size for path in (program.home / "store" / "packs").rglob("*.pack"))
+    assert stored < 30_000
+    report = json.loads(program("verify", "-o", "json").stdout)
+    assert report["ok"]
+    assert report["elsewhere"] > 0
+    assert "only in sinks" in program("verify").stderr
+    for words in (["stats"], ["gc"], ["checkpoints", "list"], ["checkpoints", "files", "demo"]):
+        program(*words)
+    program("checkpoints", "restore", "demo@step:500", "--dest", "back")
+    model = (program.cwd / "back" / "model.safetensors").read_bytes()
+    assert model == trained.files["checkpoint-500/model.safetensors"]
+    program("verify")
+    done = program("checkpoints", "push", "demo@step:200", "--sink", str(tmp_path / "another"), "-o", "json")
+    assert [r["pushed"] for r in rows(done, "pushes")] == [True]

@@ -163,13 +163,12 @@ def _write_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
         _write_rich_table(columns, cells)
         return
     widths = [max(len(column.heading), *(len(line[i]) for line in cells)) for i, column in enumerate(columns)]
-    lines = []
-    for line in [[column.heading for column in columns], *cells]:
-        padded = (
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(line, widths, columns, strict=True)
-        )
-        lines.append("  ".join(padded).rstrip())
+    whole = zip([column.heading for column in columns], *cells, strict=True)
+    padded = [
+        [cell.rjust(width) for cell in column_cells] if column.right else [cell.ljust(width) for cell in column_cells]
+        for column_cells, width, column in zip(whole, widths, columns, strict=True)
+    ]
+    lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
     click.echo("\n".join(lines))  # at once: echo flushes each time
 
 

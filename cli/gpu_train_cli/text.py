@@ -6,13 +6,17 @@ import json
 import math
 import unicodedata
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from pathlib import PurePath
 
 SURROGATE_FIRST, SURROGATE_LAST = 0xDC80, 0xDCFF  # how os.fsdecode carries bytes that are not UTF-8
 # Characters that move or reorder what is around them: controls, formats (bidi overrides), separators, lone
 # surrogates, private use.
 HOSTILE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ZONE_S = 900
+_AS_THEY_ARE = frozenset((str, int, bool))
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -47,24 +51,27 @@ def size(size_bytes: int | None) -> str:
 
 def moment(ns: int | None) -> datetime | None:
     """A count of nanoseconds since 1970 as a UTC datetime; None stays None."""
-    return (
-        None
-        if ns is None
-        else datetime.fromtimestamp(ns // 1_000_000_000, UTC).replace(microsecond=ns // 1000 % 1_000_000)
-    )
+    return None if ns is None else _EPOCH + timedelta(microseconds=ns // 1000)
 
 
 def iso(time: datetime) -> str:
     """ISO-8601 in UTC with a `Z`."""
-    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    there = time if time.tzinfo is UTC else time.astimezone(UTC)
+    return there.isoformat().replace("+00:00", "Z")
 
 
 def local(time: datetime | None) -> str:
     """The local time with its zone, to the second."""
     if time is None:
         return "-"
-    here = time.astimezone()
-    return f"{here:%Y-%m-%d %H:%M:%S} {here.tzname()}"
+    here = time.astimezone(_zone(int(time.timestamp()) // _ZONE_S))
+    return f"{here.replace(tzinfo=None).isoformat(' ', 'seconds')} {here.tzname()}"
+
+
+@lru_cache
+def _zone(part: int) -> tzinfo | None:
+    """The local zone, as it is in that quarter of an hour: no clock is put forward or back within one."""
+    return datetime.fromtimestamp(part * _ZONE_S, UTC).astimezone().tzinfo
 
 
 def duration(seconds: float | None) -> str:
@@ -90,6 +97,8 @@ def count(number: int, noun: str) -> str:
 
 def plain(value: object) -> str:
     """Any value of a row as one line for a table, safe to show."""
+    if type(value) is str:  # by far the most, of thousands
+        return printable(value) or "-"
     match value:
         case None:
             return "-"
@@ -111,6 +120,8 @@ def plain(value: object) -> str:
 
 def machine(value: object) -> object:
     """A value of a row as JSON has it: ISO-8601 UTC times, integers as they are, paths as text."""
+    if value is None or type(value) in _AS_THEY_ARE:
+        return value
     match value:
         case datetime():
             return iso(value)

@@ -154,7 +154,7 @@ class Agent:
             self._hand_over(decision)
         self._tracker.release()
         self._make_room(bool(ended))
-        for lost in self._tracker.overwritten.lost():
+        for lost in (*self._tracker.overwritten.lost(), *self._tracker.resaved.lost()):
             self._ledger.written_over(lost.name, lost.size_bytes, lost.lifetime_s, "the next version came at once")
         for outcome in self._worker.outcomes():
             self._note(outcome)

@@ -51,6 +51,10 @@ class Done:
         """What was last handed over under a name."""
         return self._done[key].members if key in self._done else {}
 
+    def is_known(self, key: Key) -> bool:
+        """Whether something was handed over under a name."""
+        return key in self._done
+
     def is_file(self, path: str) -> bool:
         """Whether what was last handed over with that path was a file by itself."""
         done = self._done.get((False, path))

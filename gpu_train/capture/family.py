@@ -62,6 +62,11 @@ class Families:
         """Whether there was a whole one of this kind."""
         return kind_of(name) in self._known
 
+    def has_all_of_last(self, name: str, files: Collection[str]) -> bool:
+        """Whether one has all that the last whole one of its kind had; not if there was none."""
+        known = self._known.get(kind_of(name))
+        return known is not None and _outline(known.files) <= _outline(files)
+
     def lacking(self, name: str, files: Collection[str]) -> str:
         """What all whole ones of its kind had and it does not have, in words; empty when there is nothing."""
         known = self._known.get(kind_of(name))

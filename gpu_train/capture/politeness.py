@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from contextlib import suppress
+from pathlib import Path
 
 NICE = 10
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
@@ -15,6 +17,10 @@ _LEAST = 2 << 13 | 7
 
 def be_polite() -> None:
     """Take the processor and the disk only when the training does not need them, where that is possible."""
+    with suppress(OSError):
+        # Where the kernel groups processes by session, niceness counts only within one (sched(7)).
+        if os.getsid(0) == os.getpid():
+            Path("/proc/self/autogroup").write_text(str(NICE), "ascii")
     try:
         os.nice(NICE)
     except OSError:

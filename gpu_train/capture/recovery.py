@@ -1,4 +1,4 @@
-"""What an earlier agent left in a pin, made a candidate again."""
+"""What an earlier agent left in a pin, and what a dead sentry held, made candidates again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 from gpu_train.capture.candidate import ABOUT, FILES, Candidate, Holds
 from gpu_train.capture.commit import Commit
-from gpu_train.capture.finder import FOLDER, LOOSE, Found, look_inside
+from gpu_train.capture.finder import FILE, FOLDER, LOOSE, Found, Member, look_inside
+from gpu_train.capture.watch.view import View
+from gpu_train.capture.watched import Watched
 
 NAMELESS = "recovered-{}"
 
@@ -38,6 +40,26 @@ def recover(pin: Path, root: Path, now: float, holds: Holds) -> Candidate | None
     candidate.members = members
     candidate.pinned = dict(members)
     return candidate if candidate.files else None
+
+
+def take_over(rel: str, hold: Path, watched: Watched, view: View, now: float) -> None:
+    """Take over a file that a dead sentry held and no agent had pinned; `rel` is where it lay below the root.
+
+    It goes to the candidate of which it is a part, or is an earlier content of what lies there, or gets its name back.
+    """
+    for candidate in watched.left:
+        below = rel.removeprefix(f"{candidate.name}/")
+        if below != rel and below not in candidate.members:
+            candidate.members[below] = Member.of(hold.stat(follow_symlinks=False))
+            candidate.give(below, hold)
+            view.drop(str(hold))
+            return
+    path = f"{view.root}/{rel}"
+    if view.exists(path):
+        watched.watch_copy(Found(rel, path, FILE, {}, (0, 0)), Member.of(hold.stat(follow_symlinks=False)), hold, now)
+        view.drop(str(hold))
+    else:
+        view.revive(rel, str(hold))
 
 
 def _is_last_link(path: Path) -> bool:

@@ -23,7 +23,8 @@ from gpu_train.capture.judge import EXPLICIT, Judge, Moment, Verdict
 from gpu_train.capture.openfiles import Processes
 from gpu_train.capture.overwritten import Overwritten
 from gpu_train.capture.pin import FREED, discard, free
-from gpu_train.capture.recovery import recover
+from gpu_train.capture.recovery import recover, take_over
+from gpu_train.capture.resaved import Resaved
 from gpu_train.capture.rules import Rulebook
 from gpu_train.capture.watch import sighting
 from gpu_train.capture.watch.hold import CAUGHT, caught_in
@@ -39,12 +40,15 @@ TELLING_S = 0.5
 """How long the sentry may be behind with what it tells."""
 
 
+_IDLE = (".txt", ".log")
+
+
 class Tracker:
     """All candidates of one job. Used by one thread; `take` and `look` see and pin, `decide` judges.
 
     Attributes:
         view: what is where, as far as is known.
-        overwritten: what became of files that were written over in place.
+        overwritten, resaved: what became of files that were written over in place, and of folders.
         is_urgent: whether a file was finished that nothing protects from being written over; set back by `decide`.
         places: folders with pins on other file systems; whoever knows of them adds them.
     """
@@ -60,6 +64,7 @@ class Tracker:
         self.is_urgent = False
         self.places: list[Path] = []
         self.overwritten = Overwritten(self)
+        self.resaved = Resaved(rules, self._checkpoint_at)
         self._processes = processes
         self._clock = clock
         self._rules = rules
@@ -99,24 +104,8 @@ class Tracker:
         self.view.rescan()
         for folder in (self.pins, *self.places):
             for rel, hold in caught_in(folder / CAUGHT, before_ns, self.view.holds()):
-                self._take_over_one(rel, hold)
+                take_over(rel, hold, self._watched, self.view, self._clock())
         self.glance()
-
-    def _take_over_one(self, rel: str, hold: Path) -> None:
-        for candidate in self._watched.left:
-            below = rel.removeprefix(f"{candidate.name}/")
-            if below != rel and below not in candidate.members:
-                candidate.members[below] = Member.of(hold.stat(follow_symlinks=False))
-                candidate.give(below, hold)
-                self.view.drop(str(hold))
-                return
-        path = f"{self.root}/{rel}"
-        if self.view.exists(path):
-            found = Found(rel, path, FILE, {}, (0, 0))
-            self.watch_copy(found, Member.of(hold.stat(follow_symlinks=False)), hold)
-            self.view.drop(str(hold))
-        else:
-            self.view.revive(rel, str(hold))
 
     @property
     def watched(self) -> list[Candidate]:
@@ -126,13 +115,16 @@ class Tracker:
     def take(self, sightings: Iterable[Sighting]) -> None:
         """Take in what the sentry saw, in its order, and pin what is new."""
         for seen in sightings:
-            if self.view.is_fresh and self.view.loses(seen):
+            path = self.view.path_of(seen) if seen.name else None
+            if self.view.is_fresh and self.view.loses(seen) and not self._is_idle(path):
                 self.glance()
-            if seen.kind == sighting.CLOSED and (path := self.view.path_of(seen)) is not None:
+            if seen.kind == sighting.CLOSED and path is not None:
                 again = self.overwritten.closed(path, seen)
                 rel = os.path.relpath(path, self.root)
                 self.is_urgent |= not seen.coming and may_be_written_over(rel, is_rewritten=again)
             self.view.apply(seen)
+            if path is not None:
+                self.resaved.hear(seen, path)
             if seen.kind == sighting.KEPT:
                 self.overwritten.kept(seen)
             elif seen.kind == sighting.OVERWRITTEN:
@@ -140,6 +132,11 @@ class Tracker:
             elif seen.kind == sighting.DIED:
                 self.overwritten.forget_copies()
                 self._take_over(time.time_ns() - int((time.monotonic() - seen.at) * 1e9))
+
+    def _is_idle(self, path: str | None) -> bool:
+        """Whether a name is one of the root's that no checkpoint has or needs: jobs may make and delete thousands."""
+        folder, _, name = (path or "").rpartition("/")
+        return folder == str(self.root) and name.endswith(_IDLE) and name not in self._rules.text_files
 
     def look(self, sync: Callable[[], Iterable[Sighting]] = tuple) -> bool:
         """See what is on the disk, whatever the sentry says, and pin what is new; whether names were news.
@@ -309,13 +306,13 @@ class Tracker:
         if deleted:
             for rel in candidate.members.keys() - candidate.pinned.keys():
                 candidate.miss(rel)
-        verdict = self._judge.verdict(
-            candidate.name, candidate.found.shape, candidate.members, candidate.path_of,
-            self._moment(candidate, rest_s, occasion),
-        )  # fmt: skip
-        if deleted and (candidate.missed or candidate.doubt):
-            what = f"{min(candidate.missed)}, deleted before it could be kept" if candidate.missed else candidate.doubt
-            verdict = Verdict(missing=what)
+        if deleted and (missing := self._missing_of(candidate)):
+            verdict = Verdict(missing=missing)
+        else:
+            verdict = self._judge.verdict(
+                candidate.name, candidate.found.shape, candidate.members, candidate.path_of,
+                self._moment(candidate, rest_s, occasion),
+            )  # fmt: skip
         if candidate.is_overwritten and not verdict.is_whole and self.overwritten.is_fragment(candidate):
             self._drop(candidate)
             return None
@@ -323,6 +320,13 @@ class Tracker:
             return None  # it is not whole, or was written to between the look and the question who writes
         self._hand_over(candidate)
         return Decision(candidate, verdict)
+
+    def _missing_of(self, candidate: Candidate) -> str:
+        """What was or may have been deleted of one before it could be kept, in words."""
+        if candidate.missed:
+            return f"{min(candidate.missed)}, deleted before it could be kept"
+        files = [rel for rel, member in candidate.members.items() if member.is_file]
+        return "" if self._judge.families.has_all_of_last(candidate.name, files) else candidate.doubt
 
     def _moment(self, candidate: Candidate, rest_s: float, occasion: Occasion) -> Moment:
         """What the judge is to know of a candidate beside its files."""
@@ -350,6 +354,7 @@ class Tracker:
         self._watched.remove(candidate)
         self._done.add(candidate, self._clock())
         self.overwritten.taken(candidate)
+        self.resaved.left(candidate.found.path)
 
     def _may_be_copied(self, candidate: Candidate) -> bool:
         """Whether the sentry has yet to tell that a file was closed, and whether it makes a copy.
@@ -359,6 +364,19 @@ class Tracker:
         if candidate.found.shape != FILE or candidate.copied or self._clock() - candidate.changed > TELLING_S:
             return False
         return may_be_written_over(candidate.name, is_rewritten=False) and not self.overwritten.is_closed(candidate)
+
+    # For `resaved`
+
+    def _checkpoint_at(self, path: str, *, again: bool) -> tuple[str, Candidate | None] | None:
+        """See `resaved.CheckpointAt`."""
+        if again and self.view.is_fresh:
+            self.glance()
+        folder = path
+        while len(folder := folder_of(folder)) > len(str(self.root)):
+            candidate = self._watched.open.get((False, folder))
+            if candidate is not None or self._done.is_known((False, folder)):
+                return folder, candidate
+        return None
 
     # For `overwritten`
 

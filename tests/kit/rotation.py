@@ -55,8 +55,8 @@ class Account:
     told: Counter[str] = field(default_factory=Counter)
 
 
-def account(workspace: Workspace, job_id: str, written: Written) -> Account:
-    """Hold a job's rows against what was written."""
+def account(workspace: Workspace, job_id: str, written: Written, unseen: tuple[float, float] | None = None) -> Account:
+    """Hold a job's rows against what was written; what lived in the `unseen` time may be missing."""
     result, wanted, stored = Account(), set(written.versions), Counter[Version]()
     for row in workspace.checkpoints.list(job_id):
         if row.state != VERIFIED:
@@ -68,9 +68,12 @@ def account(workspace: Workspace, job_id: str, written: Written) -> Account:
             result.wrong.append(f"{row.name} ({row.proof})")
     left = Counter(result.told)
     for place, version in enumerate(written.versions):
+        since, until = written.lives[place]
         if stored[version] > 0:
             stored[version] -= 1
             result.captured += 1
+        elif unseen is not None and since <= unseen[1] and until >= unseen[0]:
+            continue
         elif left[version.name] > 0:
             left[version.name] -= 1
         else:

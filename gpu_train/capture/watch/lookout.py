@@ -70,8 +70,9 @@ class Lookout:
         self._buffer = b""
         self._began, self.began_ns = time.monotonic(), time.time_ns()
         self._process = subprocess.Popen(
-            self._command, env=module_environment(current()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
+            self._command, env=module_environment(current()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+            start_new_session=True,  # so that it does not share the agent's priority (`_be_polite`)
+        )  # fmt: skip
         os.set_blocking(self._out, False)
         if self._spare_bytes:
             self._tell(f"spare {self._spare_bytes}")

@@ -11,6 +11,7 @@ import pytest
 
 import gpu_train
 from gpu_train import Workspace
+from gpu_train.capture.board import read_board
 from gpu_train.process import boot_id, module_command, module_environment
 from gpu_train.tables.checkpoint import Checkpoint
 
@@ -433,6 +434,28 @@ def test_the_newest_checkpoint_as_plain_files(launch, home) -> None:
     restored = gpu_train.latest_checkpoint(run.job_id)
     assert restored == home / "artifacts" / run.job_id / "load" / "kept"
     assert (restored / "w.bin").read_bytes() == b"kept"
+
+
+def test_the_agent_gives_way_to_the_training_and_the_sentry_does_not(launch, home) -> None:
+    run = launch.script("""
+        from writing import wait_for_file
+        print("here", flush=True)
+        wait_for_file("end")
+    """)
+    assert run.process.stdout.readline() == b"here\n"
+    agent = read_board(home / "artifacts" / run.job_id / "control").pid
+    assert agent is not None
+    (sentry,) = map(int, Path(f"/proc/{agent}/task/{agent}/children").read_text().split())
+    own = os.nice(0)
+    assert os.getpriority(os.PRIO_PROCESS, agent) == min(19, own + 10)
+    assert os.getpriority(os.PRIO_PROCESS, sentry) == own
+    groups = [Path(f"/proc/{pid}/autogroup") for pid in (agent, sentry)]
+    if groups[0].exists():
+        told = [group.read_text().split() for group in groups]
+        assert [words[-1] for words in told] == ["10", "0"]
+        assert told[0][0] != told[1][0]
+    (launch.cwd / "end").touch()
+    assert run.finish()[0] == 0
 
 
 def test_an_agent_whose_runner_died_as_it_began_ends_quietly(home, tmp_path) -> None:

@@ -23,6 +23,12 @@ def folder(step, floats):
     """A folder as the Hugging Face Trainer writes it, in its order, removed like by its rotation."""
     path = OUT / f"checkpoint-{step}"
     path.mkdir()
+    fill(path, step, floats)
+    return path, lambda: shutil.rmtree(path)
+
+
+def fill(path, step, floats):
+    """Write the files of the Hugging Face Trainer, in its order."""
     (path / "model.safetensors").write_bytes(safetensors(step, floats))
     (path / "config.json").write_text('{"model_type": "fake"}')
     (path / "training_args.bin").write_bytes(torch_zip(0, 16))
@@ -30,7 +36,6 @@ def folder(step, floats):
     (path / "scheduler.pt").write_bytes(torch_zip(step + 2, 16))
     (path / "rng_state.pth").write_bytes(torch_zip(step + 3, 16))
     (path / "trainer_state.json").write_text(json.dumps({"global_step": step, "log_history": []}))
-    return path, lambda: shutil.rmtree(path)
 
 
 def single(step, floats):
@@ -69,7 +74,15 @@ def in_place(step, floats):
     return path, lambda: None
 
 
-WRITERS = (folder, single, move, replace, in_place)
+def again(step, floats):
+    """A folder that is written over in place, in the Trainer's order."""
+    path = OUT / "checkpoint-0"
+    path.mkdir(exist_ok=True)
+    fill(path, step, floats)
+    return path, lambda: None
+
+
+WRITERS = (folder, single, move, replace, in_place, again)
 
 
 def digest_of(path):

@@ -214,6 +214,19 @@ def test_a_version_is_not_accounted_for_by_an_earlier_one(desk: Desk) -> None:
     assert [lost.name for lost in desk.tracker.overwritten.lost()] == ["last.safetensors"]
 
 
+def test_a_folder_that_is_saved_again_before_it_was_taken_is_lost_with_its_name(desk: Desk) -> None:
+    (desk.root / "checkpoint-1").mkdir()
+    desk.hear()
+    for version in range(3):
+        for name in ("model.safetensors", "training_args.bin", "trainer_state.json"):
+            data = safetensors(version, 64 + version)
+            desk.write(f"checkpoint-1/{name}", data if name.startswith("m") else b'{"n": %d}' % version)
+        desk.hear()
+        assert desk.turn() == []
+    assert desk.settle() == ["checkpoint-1: hf-trainer"]
+    assert [lost.name for lost in desk.tracker.resaved.lost()] == ["checkpoint-1"] * 2
+
+
 def test_a_file_with_a_step_in_its_name_that_is_written_over_before_anybody_looked(desk: Desk) -> None:
     desk.write("step-100.safetensors", safetensors(1))
     desk.tracker.take(desk.post.look())
@@ -316,6 +329,24 @@ def test_a_folder_that_was_first_seen_amid_its_removal_is_not_whole(desk: Desk) 
     shutil.rmtree(desk.root / "checkpoint-5")
     desk.tracker.take(told + desk.post.look())
     assert desk.settle() == ["checkpoint-5: !something in it may have been deleted before it could be kept"]
+
+
+def test_a_folder_with_all_that_the_one_before_it_had_is_whole_however_late_it_was_seen(desk: Desk) -> None:
+    names = ("model.safetensors", "optimizer.safetensors", "trainer_state.json")
+    for step, whole in ((5, True), (6, True), (7, False)):
+        for name in names:
+            desk.write(f"checkpoint-{step}/{name}", b"{}" if name.endswith("json") else safetensors(step))
+        if step == 5:
+            assert desk.settle() == ["checkpoint-5: hf-trainer"]
+        if not whole:
+            (desk.root / "checkpoint-7" / "optimizer.safetensors").unlink()
+        told = desk.post.look()
+        shutil.rmtree(desk.root / f"checkpoint-{step}")
+        desk.tracker.take(told + desk.post.look())
+    assert desk.settle() == [
+        "checkpoint-6: hf-trainer",
+        "checkpoint-7: !something in it may have been deleted before it could be kept",
+    ]
 
 
 def test_a_part_that_was_first_seen_amid_its_removal_leaves_its_doubt_behind(desk: Desk) -> None:

@@ -106,7 +106,8 @@ class S3Objects:
         work.begin(self._few, [partial(self._put_whole, one, on_bytes) for one in middling])
         work.begin(self._many, [partial(self._put_whole, one, on_bytes) for one in small])
         sent = [one for one in work.finish() if one is not None]
-        proved = self._listed(sent) if len(sent) >= _LISTED else set()
+        whole = [one for one in sent if not one.digest.parts]
+        proved = self._listed(whole) if len(whole) >= _LISTED else set()
         proof: Work[None] = Work()
         proof.begin(self._many, [partial(self._prove, one) for one in sent if one.one.key not in proved])
         proof.finish()
@@ -274,7 +275,7 @@ class S3Objects:
 
     def _listed(self, sent: Sequence[_Sent]) -> set[str]:
         """Those keys of which a listing says that they are there with the bytes that were sent."""
-        wanted = {self._keys.full(one.one.key): one for one in sent if not one.digest.parts}
+        wanted = {self._keys.full(one.one.key): one for one in sent}
         names = sorted(wanted)
         proved: set[str] = set()
         pages = 2 + 2 * len(names) // _PER_PAGE  # others may lie between them

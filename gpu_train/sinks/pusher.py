@@ -162,7 +162,7 @@ def lock_sink(home: Home, address: str, *, wait: bool) -> Iterator[None]:
 @contextmanager
 def _locked(home: Home, name: str, wait: bool) -> Iterator[IO[str]]:
     folder = home.root / "store" / "sinks"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     with (folder / f"{name}.lock").open("a", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -180,9 +180,12 @@ class Pusher:
         self._threads: dict[str, threading.Thread] = {}
 
     def run(self) -> None:
-        """Push until the queue has been empty for a while, or what is left fails and no job runs."""
+        """Push until the queue has been empty for a while, or what is left fails and no job runs.
+
+        It ends too when the home is gone.
+        """
         idle_since = failing_since = time.monotonic()
-        while True:
+        while self._workspace.home.packs.parent.is_dir():
             waiting = self._queue.waiting()
             settings = self._queue.settings()
             self._threads = {a: thread for a, thread in self._threads.items() if thread.is_alive()}

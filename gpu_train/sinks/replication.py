@@ -124,7 +124,7 @@ def start_pusher(home: Home, config: Config) -> None:
 def pusher_lock(home: Home) -> int:
     """The file, opened, whose lock the pusher of a home holds."""
     folder = home.root / "store" / "sinks"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     return os.open(folder / "pusher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 

@@ -36,7 +36,7 @@ def check_sink(workspace: Workspace, nas: Path, folders: dict[str, Path]) -> set
 
 
 @pytest.mark.parametrize("layout", ["files", "packs"])
-@pytest.mark.parametrize("step", [60, pytest.param(7, marks=[pytest.mark.long, pytest.mark.timeout(3600)], id="many")])
+@pytest.mark.parametrize("step", [60, pytest.param(2, marks=[pytest.mark.long, pytest.mark.timeout(3600)], id="many")])
 def test_killed_at_any_call_of_a_function(run, sweep, tmp_path: Path, layout: str, step: int) -> None:
     workspace = run.workspace
     folders = {folder.name: folder for folder in run.folders}
@@ -65,4 +65,4 @@ def test_killed_at_any_call_of_a_function(run, sweep, tmp_path: Path, layout: st
             assert list((home / "store" / "tmp").glob("*.tmp")) == []
         shutil.rmtree(work / str(point))
         killed += 1
-    assert killed >= 5
+    assert killed >= 300 // step

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_train import Workspace
+from gpu_train.process import start_time
 from gpu_train.sinks.objects.folder import FolderObjects
 from gpu_train.sinks.queue import Queue
 from gpu_train.sinks.setting import SinkSetting
@@ -81,3 +82,14 @@ def test_a_sink_that_is_down_is_listed_as_behind(launch, home: Path, tmp_path: P
         assert [item.address for item in waiting] == [str(tmp_path / "not" / "mounted")] * 3
         assert all("is the disk mounted?" in item.error for item in waiting)
     assert not (tmp_path / "not").exists()
+
+
+def test_the_pusher_ends_with_its_home(launch, home: Path, tmp_path: Path, eventually) -> None:
+    set_sinks(launch.cwd, str(tmp_path / "not" / "mounted"))
+    (launch.cwd / "end").touch()
+    assert launch.script(SCRIPT).finish()[0] == 0
+    lock = home / "store" / "sinks" / "pusher.lock"
+    pid = int(lock.read_text())
+    assert start_time(pid) is not None
+    home.rename(tmp_path / "gone")
+    eventually(lambda: start_time(pid) is None, "the end of the pusher")

@@ -1,4 +1,4 @@
-"""PUTs of small objects, made and signed here: botocore takes three times as long for all that it does around one.
+"""PUTs of small objects, made and signed here: through botocore one costs 1.7 times the CPU.
 
 Signed is as AWS's fourth version wants it, with the body's MD5 among the headers and the body itself not. Whatever is
 not answered as expected is left to botocore, which also knows other ways to sign, and redirections.

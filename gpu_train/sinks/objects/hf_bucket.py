@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from huggingface_hub import BucketFile
 
 _TOGETHER = 500
-_THREADS = 4
+_THREADS = 3
+
+_PIECE_BYTES = 256 << 10
+"""How much hf_xet is given at a time. It keeps all of a piece as long as it keeps a part of it for sending, so that of
+contents that are mostly there already it would hold everything, were they given in large pieces."""
 
 
 class _Stored(NamedTuple):
@@ -230,7 +234,8 @@ def _sent(upload: Any, one: Put, on_bytes: OnBytes) -> str:
     stream = upload.start_upload_stream(sha256=hf_xet.SKIP_SHA256)
     try:
         for part in parts(one.content):
-            stream.write(part)
+            for at in range(0, len(part), _PIECE_BYTES):
+                stream.write(part[at : at + _PIECE_BYTES])
             on_bytes(len(part))
         return str(stream.finish().xet_info.hash)
     except BaseException:

@@ -454,6 +454,34 @@ def test_transformers_loads_what_was_put(hub: Hub, tmp_path: Path) -> None:
     assert hub.count("GET /cdn/") > 0
 
 
+@pytest.mark.long
+def test_a_large_content_is_not_held_in_memory(hub: Hub, tmp_path: Path) -> None:
+    """640 MiB that are almost all the same, of which xet sends little, and could hold all."""
+    code = """
+    import resource
+    from gpu_train.sinks.objects.content import Lazy
+    from gpu_train.sinks.objects.hf import HfObjects
+    from gpu_train.sinks.objects.objectstore import Put
+    import os
+    block = os.urandom(1 << 20)
+
+    def read(length, offset):
+        first, last = offset >> 20, (offset + length - 1) >> 20
+        data = b"".join(at.to_bytes(8, "little") + block[8:] for at in range(first, last + 1))
+        return data[offset - (first << 20) :][:length]
+
+    store = HfObjects.at("hf://buckets/you/ckpts")
+    store.put([Put("warm", Lazy(8 << 20, read))])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    store.put([Put("x.bin", Lazy(640 << 20, read))])
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+    """
+    env = {**os.environ, "HF_ENDPOINT": hub.url, "HF_TOKEN": WRITE, "HF_HOME": str(tmp_path / "hf")}
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 450
+
+
 def test_the_environment_names_the_hub_and_the_token(hub: Hub, tmp_path: Path) -> None:
     code = """
     from gpu_train.sinks.objects.content import Held

@@ -22,6 +22,10 @@ class FrameCache(Protocol):
         """The bytes, when they are here."""
         ...
 
+    def has(self, digest: Digest) -> bool:
+        """Whether they are here; cheap, and no sign that somebody wants them."""
+        ...
+
     def put(self, digest: Digest, frame: bytes) -> None:
         """Keep the bytes, and drop what was not asked for for longest where there is no room. Fails silently."""
         ...
@@ -47,6 +51,10 @@ class MemoryFrames:
             if frame is not None:
                 self._frames.move_to_end(digest)
             return frame
+
+    def has(self, digest: Digest) -> bool:
+        """See `FrameCache`."""
+        return digest in self._frames
 
     def put(self, digest: Digest, frame: bytes) -> None:
         """See `FrameCache`."""
@@ -84,6 +92,10 @@ class FolderFrames:
             if self._sizes is not None and digest in self._sizes:
                 self._sizes.move_to_end(digest)
         return frame
+
+    def has(self, digest: Digest) -> bool:
+        """See `FrameCache`."""
+        return self._path(digest).exists()
 
     def put(self, digest: Digest, frame: bytes) -> None:
         """See `FrameCache`."""

@@ -94,7 +94,7 @@ class RemoteBlocks:
 
     def expect(self, digests: Sequence[Digest]) -> Sequence[Digest]:
         """See `Foresighted`."""
-        mine = self._begin(digests)
+        mine = self._begin(digest for digest in digests if not self._frames.has(digest))
         if mine:
             threading.Thread(target=self._read, args=(mine,), name="expected blocks", daemon=True).start()
         return ()
@@ -166,7 +166,8 @@ class RemoteBlocks:
                 else:
                     places[digest] = place
                     needs += place.needs
-            more = self._begin(digest for digest in dict.fromkeys(needs) if digest not in places)
+            absent = (d for d in dict.fromkeys(needs) if d not in places and not self._frames.has(d))
+            more = self._begin(absent)
             mine |= more
             left = list(more)
         return places

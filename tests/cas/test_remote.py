@@ -358,6 +358,7 @@ def test_kept_frames_stay_within_the_bound_and_the_idle_ones_go_first(frames: Fr
         frames.put(digest, bytes(1000))
     assert frames.get(digests[0]) == bytes(1000)
     frames.put(digests[3], bytes(900))
+    assert [frames.has(d) for d in digests] == [True, False, True, True, False]
     assert [frames.get(d) is not None for d in digests] == [True, False, True, True, False]
     frames.put(digests[3], bytes(1000))
     frames.drop(digests[3])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gpu_train.environment import hugging_face_cache
 from gpu_train.home import Home
+from gpu_train.kind import CONFIG_LIMIT_BYTES, SAID_IN
 from gpu_train_cas import Entry, Manifest, OnProgress, Record, Store
 from gpu_train_cas.digest import Digest
 from gpu_train_cas.errors import GpuTrainError, NotFound, UsageError
@@ -26,10 +27,6 @@ PREFERRED = (".safetensors",)
 OTHERS = (".bin", ".pt", ".pth", ".ckpt", ".npz", ".gguf")
 SMALL_FILES = (".json", ".txt", ".model")
 SMALL_LIMIT_BYTES = 64 << 20
-SAID_IN = {"config.json": "_name_or_path", "adapter_config.json": "base_model_name_or_path"}
-"""Files in which a checkpoint says which model it was made from, and the key."""
-
-CONFIG_LIMIT_BYTES = 16 << 20
 ENOUGH = 0.5
 """A model serves as base when at least so much of a checkpoint's tensors has one of the same name and shape there."""
 

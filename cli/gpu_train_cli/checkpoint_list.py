@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 import gpu_train
+from gpu_train_cas.errors import GpuTrainError
 from gpu_train_cli.checkpoints import checkpoint_row, ref_of
 from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Column, Details, Listing, Output, Row, reading
-from gpu_train_cli.query import Field, matcher, searcher, sort
+from gpu_train_cli.query import Field, field_of, matcher, searcher, sort
 from gpu_train_cli.text import count, local, moment, plain, printable, size
 
 if TYPE_CHECKING:
@@ -35,6 +37,14 @@ FIELDS = {
     "job": Field("job_id"),
     "metric:NAME": Field("metrics", "number"),
     "tag:NAME": Field("tags"),
+}
+SHOWN = {
+    **FIELDS,
+    "base_model": Field("base_model"),
+    "metrics": Field("metrics"),
+    "tags": Field("tags"),
+    "sinks": Field("sinks"),
+    "kept": Field("kept"),
 }
 SEARCHED = ("job_id", "checkpoint_id", "state", "proof", "type", "base_model", "tags")
 DAY_NS = 86_400 * 10**9
@@ -60,6 +70,13 @@ MAIN_METRICS = ("eval_loss", "loss")
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
 @click.option("--search", metavar="TEXT", help="Only those with every word of TEXT in name, job, tags or state.")
+@click.option(
+    "--columns",
+    "chosen",
+    metavar="NAME,...",
+    help="The columns of the table or of CSV, in this order: fields as for --sort, base_model, sinks, metrics, tags, "
+    "kept, metric:NAME, tag:NAME.",
+)
 @click.option("--trash", is_flag=True, help="Those that were removed and can be brought back, the last removed first.")
 @reading
 @pass_invocation
@@ -71,6 +88,7 @@ def list_checkpoints(
     filters: tuple[str, ...],
     limit: int | None,
     search: str | None,
+    chosen: str | None,
     trash: bool,
     output: Output,
 ) -> None:
@@ -82,6 +100,7 @@ def list_checkpoints(
     if job and job_option and job != job_option:
         raise click.UsageError(f"JOB is {job!r} and --job-id is {job_option!r}; give one of them")
     wanted, matches, found = job or job_option, matcher(filters, FIELDS), searcher(search, SEARCHED)
+    picked = {name: field_of(name, SHOWN) for name in (chosen or "").replace(",", " ").split()}
     with invocation.workspace() as workspace:
         job_id = workspace.jobs.find(wanted).id if wanted else None
         enough = None if order or filters or search or trash else limit
@@ -100,7 +119,11 @@ def list_checkpoints(
         empty = f"{job_id} has no checkpoints yet; `gpu-train logs {job_id}` shows what it did"
     head = {"job_id": job_id, "total_checkpoints": total}
     columns = _columns(rows, one_job=job_id is not None, trash=trash)
-    output.listing(Listing("checkpoints", columns, rows[:limit], ref_of, empty, head))
+    rows = rows[:limit]
+    if picked and output.takes_columns:
+        columns = [_column(name, found.kind) for name, (found, _) in picked.items()]
+        rows = [{name: value_of(row) for name, (_, value_of) in picked.items()} for row in rows]
+    output.listing(Listing("checkpoints", columns, rows, ref_of, empty, head))
 
 
 def _present(workspace: Workspace, job_id: str | None, limit: int | None) -> list[Row]:
@@ -144,6 +167,11 @@ def _columns(rows: Sequence[Row], *, one_job: bool, trash: bool) -> list[Column]
     return [column for column in columns if column.key not in dropped]
 
 
+def _column(name: str, kind: str) -> Column:
+    text = size if kind == "size" else plain
+    return Column(name, printable(name).upper(), text, right=kind in ("size", "number"), wrap=kind in ("text", "time"))
+
+
 def _main_metrics(metrics: Mapping[str, float]) -> str:
     chosen = [name for name in MAIN_METRICS if name in metrics] or list(metrics)[:2]
     return plain({name: metrics[name] for name in chosen})
@@ -161,12 +189,18 @@ def _place(place: Place) -> str:
 @pass_invocation
 def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
     """Show all that is known of the checkpoint REF: step, proof, sizes, metrics, tags, where it is and came from."""
-    from gpu_train.whereabouts import whereabouts  # noqa: PLC0415  listing does without
+    from gpu_train.kind import Kind, stored_kind  # noqa: PLC0415  listing does without
+    from gpu_train.whereabouts import whereabouts  # noqa: PLC0415
 
     with invocation.workspace() as workspace:
         checkpoint, _ = workspace.checkpoints.resolve(ref)
         job = workspace.jobs.get(checkpoint.job_id)
         places = whereabouts(workspace, checkpoint)
+        kind = Kind(checkpoint.kind, checkpoint.base_model)
+        if not checkpoint.kind and checkpoint.record is not None:
+            with suppress(GpuTrainError):  # what is damaged is shown with less
+                kind = stored_kind(workspace.store.reader, workspace.store.record(checkpoint.record).root)
+        checkpoint = checkpoint._replace(kind=kind.name, base_model=kind.base_model)
     fields = {
         **checkpoint_row(checkpoint),
         "ref": checkpoint.ref,
@@ -186,6 +220,8 @@ def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
         ("checkpoint", printable(checkpoint.name)),
         ("job", checkpoint.job_id),
         ("step", plain(checkpoint.step)),
+        ("type", plain(fields["type"])),
+        ("base model", plain(fields["base_model"])),
         ("state", f"{checkpoint.state} (proof: {plain(checkpoint.proof)})"),
         ("size", f"{size(checkpoint.size_bytes)} in {count(checkpoint.files, 'file')}"),
         ("added to the store", size(checkpoint.stored_bytes)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gpu_train.kind import OPTIMIZER_FREE
 from gpu_train_cli.command import Group, Lazy
 from gpu_train_cli.text import moment
 
@@ -54,8 +55,8 @@ def checkpoint_row(checkpoint: Checkpoint) -> dict[str, object]:
         "step": checkpoint.step,
         "state": checkpoint.state,
         "proof": checkpoint.proof,
-        "type": "optimizer-free" if checkpoint.thin else None,
-        "base_model": None,
+        "type": OPTIMIZER_FREE if checkpoint.thin else checkpoint.kind or None,
+        "base_model": checkpoint.base_model,
         "size_bytes": checkpoint.size_bytes,
         "stored_bytes": checkpoint.stored_bytes,
         "created_at": moment(checkpoint.created_ns or checkpoint.committed_ns),

@@ -98,9 +98,17 @@ def _short(command: str, width: int = 60) -> str:
     return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 
-@click.group("jobs", cls=Group, default="list", lazy={"rm": Lazy(f"{_REMOVAL}:remove_jobs", "Move jobs to the trash.")})
+@click.group(
+    "jobs",
+    cls=Group,
+    default="list",
+    lazy={
+        "diff": Lazy("gpu_train_cli.job_difference:diff_jobs", "Show in what two jobs differ."),
+        "rm": Lazy(f"{_REMOVAL}:remove_jobs", "Move jobs to the trash."),
+    },
+)
 def jobs() -> None:
-    """List, show and remove jobs."""
+    """List, show, compare and remove jobs."""
 
 
 @jobs.command("list")

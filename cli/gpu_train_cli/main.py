@@ -19,7 +19,7 @@ BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended, as f
 RUN, READ, INPUTS, CARE = "Train", "Look at checkpoints", "Code, data and models", "Care"
 COMMANDS = {
     "run": Lazy("gpu_train_cli.run:run", "Run a training command and capture its checkpoints.", RUN),
-    "jobs": Lazy("gpu_train_cli.jobs:jobs", "List, show and remove jobs.", RUN),
+    "jobs": Lazy("gpu_train_cli.jobs:jobs", "List, show, compare and remove jobs.", RUN),
     "projects": Lazy("gpu_train_cli.jobs:projects", "List projects and remove one.", RUN),
     "logs": Lazy("gpu_train_cli.logs:logs", "Show what a job printed, also while it runs.", RUN),
     "stop": Lazy("gpu_train_cli.stop:stop", "Ask a job to end and wait until its last checkpoints are captured.", RUN),

@@ -19,6 +19,7 @@ from gpu_train_cli.text import as_json, machine, plain, printable
 
 SCHEMA_VERSION = 1
 FORMATS = ("table", "json", "jsonl", "csv")
+SPREAD_ROWS = 200  # longer listings are one row a line in JSON: spread out, writing them takes longer than reading them
 RICH_ROWS = 200  # laying out more rows than this with rich takes longer than reading the store did
 
 Row: TypeAlias = Mapping[str, object]
@@ -68,13 +69,17 @@ class Output(NamedTuple):
         """Whether a person reads this: words, hints and empty states are welcome."""
         return self.format == "table" and not self.ids_only
 
+    @property
+    def takes_columns(self) -> bool:
+        """Whether it is written in columns, of which some can be chosen: JSON always has all fields."""
+        return self.format in ("table", "csv") and not self.ids_only
+
     def listing(self, listing: Listing) -> None:
         """Write all rows of a listing."""
         if self.ids_only:
             _write_ids(listing.identity(row) for row in listing.rows)
         elif self.format == "json":
-            head = {"schema_version": SCHEMA_VERSION, **listing.head}
-            click.echo(as_json({**head, listing.name: list(listing.rows)}, indent=2))
+            _write_json({"schema_version": SCHEMA_VERSION, **listing.head}, listing.name, listing.rows)
         elif self.format == "jsonl":
             lines = (as_json({"schema_version": SCHEMA_VERSION, **row}) for row in listing.rows)
             click.echo("".join(f"{line}\n" for line in lines), nl=False)
@@ -91,8 +96,11 @@ class Output(NamedTuple):
         if self.ids_only:
             _write_ids([details.identity])
         elif self.format in ("json", "jsonl"):
-            indent = 2 if self.format == "json" else None
-            click.echo(as_json({"schema_version": SCHEMA_VERSION, **details.fields}, indent=indent))
+            click.echo(
+                as_json(
+                    {"schema_version": SCHEMA_VERSION, **details.fields}, indent=2 if self.format == "json" else None
+                )
+            )
         elif self.format == "csv":
             _write_csv(list(details.fields), [details.fields])
         else:
@@ -139,6 +147,15 @@ def _write_ids(ids: Iterable[str]) -> None:
         click.echo(b"".join(os.fsencode(identity) + b"\n" for identity in ids), nl=False)
 
 
+def _write_json(head: Row, name: str, rows: Sequence[Row]) -> None:
+    if len(rows) <= SPREAD_ROWS:
+        click.echo(as_json({**head, name: list(rows)}, indent=2))
+        return
+    top = as_json({**head, name: []}, indent=2)
+    lines = ",\n".join(f"    {as_json(row)}" for row in rows)
+    click.echo(f"{top.removesuffix(']' + chr(10) + '}')}\n{lines}\n  ]\n}}")
+
+
 def _write_csv(keys: Sequence[str], rows: Iterable[Row]) -> None:
     import csv  # noqa: PLC0415  only `-o csv` needs them
     import io  # noqa: PLC0415
@@ -152,6 +169,8 @@ def _write_csv(keys: Sequence[str], rows: Iterable[Row]) -> None:
 
 
 def _csv_cell(value: object) -> object:
+    if isinstance(value, str | int):
+        return value
     if isinstance(value, list | tuple | Mapping):
         return as_json(value)
     return "" if value is None else machine(value)

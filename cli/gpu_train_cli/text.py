@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from pathlib import PurePath
+from typing import Literal
 
 SURROGATE_FIRST, SURROGATE_LAST = 0xDC80, 0xDCFF  # how os.fsdecode carries bytes that are not UTF-8
 # Characters that move or reorder what is around them: controls, formats (bidi overrides), separators, lone
@@ -139,6 +140,21 @@ def machine(value: object) -> object:
             return value
 
 
-def as_json(value: object, *, indent: int | None = None) -> str:
+def as_json(value: object, *, indent: Literal[2] | None = None) -> str:
     """JSON in ASCII: the same in any locale, and names that are not UTF-8 survive as escapes."""
-    return json.dumps(machine(value), indent=indent, ensure_ascii=True, allow_nan=False)
+    try:
+        return (_SPREAD if indent else _COMPACT).encode(value)
+    except (ValueError, TypeError):  # a NaN, or a key that is no text: rare, and slower to write
+        return json.dumps(machine(value), indent=indent, ensure_ascii=True, allow_nan=False)
+
+
+def _foreign(value: object) -> object:
+    """What `machine` makes of a value that JSON has no form for."""
+    made = machine(value)
+    if made is value:
+        raise TypeError(f"{type(value).__name__} has no form in JSON")
+    return made
+
+
+_COMPACT = json.JSONEncoder(allow_nan=False, default=_foreign)
+_SPREAD = json.JSONEncoder(allow_nan=False, default=_foreign, indent=2)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from gpu_train.base import bases_for, classes_of, pattern_of
 from gpu_train.capture.finder import FILE, Member, fingerprint_of
 from gpu_train.capture.judge import EXPLICIT
+from gpu_train.kind import CONFIG_LIMIT_BYTES, Kind, kind_of
 from gpu_train.step import split_version, step_of, with_version
 from gpu_train.tables.checkpoint import VERIFIED, Checkpoint
 from gpu_train.tables.metric import Known, Metric
@@ -148,6 +149,7 @@ def store_checkpoint(
             added = writer.add_tree(finished.base, exclude=leave, bases=bases, progress=progress)
         check()
         state = trainer_state(finished)
+        kind = _kind(finished)
         step = _first(finished.step, step_of(finished.name), state.step)
         fresh = history.new_of(state.entries, finished.created_ns)
         known = history.at(step, fresh)
@@ -162,7 +164,7 @@ def store_checkpoint(
                 metrics={**known, **finished.metrics}, own_metrics=tuple(finished.metrics),
                 tags=dict(finished.tags), source=finished.source, fingerprint=finished.fingerprint,
                 pattern=pattern, classes=classes_of(added), seen_ns=finished.seen_ns, settled_ns=finished.settled_ns,
-                shape=finished.shape, total_steps=state.total_steps,
+                shape=finished.shape, total_steps=state.total_steps, kind=kind.name, base_model=kind.base_model,
             )  # fmt: skip
             return _commit(workspace, txn, row, added, finished)
 
@@ -225,7 +227,7 @@ def _completed(workspace: Workspace, txn: Transaction, old: Checkpoint, new: Che
     row = _merged(old, new)._replace(
         record=new.record, identity=new.identity, created_ns=new.created_ns, files=new.files,
         size_bytes=new.size_bytes, stored_bytes=old.stored_bytes + added.stored_bytes, pattern=new.pattern,
-        classes=old.classes or new.classes, thin={}, pushed={},
+        classes=old.classes or new.classes, kind=new.kind, base_model=new.base_model, thin={}, pushed={},
     )  # fmt: skip
     workspace.checkpoints.put_in(txn, row)
     if old.record != new.record:
@@ -271,8 +273,25 @@ def _merged(old: Checkpoint, new: Checkpoint) -> Checkpoint:
         own_metrics=tuple(dict.fromkeys((*old.own_metrics, *new.own_metrics))),
         tags={**old.tags, **new.tags},
         total_steps=_first(new.total_steps, old.total_steps),
+        kind=old.kind or new.kind,
+        base_model=old.base_model or new.base_model,
         fingerprint=new.fingerprint,
     )
+
+
+def _kind(finished: Finished) -> Kind:
+    """What kind of checkpoint it is, by the files that are stored of it."""
+    if finished.shape == FILE:
+        return Kind()
+
+    def read(path: str) -> bytes | None:
+        if finished.members[path].size_bytes > CONFIG_LIMIT_BYTES:
+            return None
+        with suppress(OSError):
+            return (finished.base / path).read_bytes()
+        return None
+
+    return kind_of((path for path, member in finished.members.items() if member.is_file), read)
 
 
 class TrainerState(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpu_train.step import split_version
 from gpu_train.tables.place import Places
-from gpu_train.tables.row import from_row, job_prefix, next_seq, numbered_key, seq_of, to_row
+from gpu_train.tables.row import job_prefix, next_seq, numbered_key, seq_of, to_row
 
 if TYPE_CHECKING:
     from gpu_train_cas.digest import Digest
@@ -50,6 +50,8 @@ class Checkpoint(NamedTuple):
         seen_ns: when the agent saw its first file. settled_ns: when it was known to be whole, or not to become so.
             0 where nobody watched.
         shape: how it lies there: "folder", "file", "loose" or "group" (`capture.finder`); "" where nobody noted it.
+        kind, base_model: what kind of checkpoint it is and what it was made from (`gpu_train.kind`); "" and None
+            where nobody looked.
         total_steps: how many steps the run is to have, where the checkpoint tells.
         kept: whether a person forbade to remove it.
         pushed: the sinks that hold it: address -> when that was proven (ns).
@@ -83,6 +85,8 @@ class Checkpoint(NamedTuple):
     settled_ns: int = 0
     shape: str = ""
     total_steps: int | None = None
+    kind: str = ""
+    base_model: str | None = None
     kept: bool = False
     pushed: Mapping[str, int] = {}
     thin: Mapping[str, Any] = {}
@@ -109,7 +113,13 @@ class Checkpoint(NamedTuple):
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Checkpoint:
         """Read a row back."""
-        return from_row(cls, {**row, "own_metrics": tuple(row.get("own_metrics", ()))})
+        values = [row.get(name, default) for name, default in _DEFAULTS]  # thousands are read for a listing
+        values[_OWN_METRICS] = tuple(values[_OWN_METRICS])
+        return cls._make(values)
+
+
+_DEFAULTS = [(name, Checkpoint._field_defaults.get(name, "")) for name in Checkpoint._fields]
+_OWN_METRICS = Checkpoint._fields.index("own_metrics")
 
 
 class CheckpointRows:

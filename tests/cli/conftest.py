@@ -144,7 +144,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
                         gpu_train.Checkpoint(
                             job.id, path.name, step=step, proof="trainer_state.json", created_ns=created_ns,
                             committed_ns=created_ns, size_bytes=added.size_bytes, files=added.files,
-                            stored_bytes=added.stored_bytes, metrics={"loss": 100 / step}, record=record,
+                            stored_bytes=added.stored_bytes, metrics={"loss": 100 / step}, record=record, kind="full",
                         ),
                     )  # fmt: skip
     return home, contents

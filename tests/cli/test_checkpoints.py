@@ -31,7 +31,7 @@ def test_the_machine_keys(trained) -> None:
     first = read["checkpoints"][0]
     assert first == {
         "job_id": trained.job_id, "checkpoint_id": "checkpoint-500", "step": 500, "state": "verified",
-        "proof": "trainer_state.json", "type": None, "base_model": None, "size_bytes": first["size_bytes"],
+        "proof": "trainer_state.json", "type": "full", "base_model": None, "size_bytes": first["size_bytes"],
         "stored_bytes": first["stored_bytes"], "created_at": "2023-11-14T22:13:32Z", "metrics": {"loss": 0.2},
         "tags": {}, "sinks": [], "kept": False,
     }  # fmt: skip
@@ -52,12 +52,46 @@ def test_the_machine_keys(trained) -> None:
         (["--search", "point-2"], [200]),
         (["--limit", "1"], [500]),
         (["--sort", "created:asc", "--limit", "2"], [200, 1000]),
+        (["--filter", "size>100kB", "--filter", "state=verified"], [500, 1000, 200]),
+        (["--filter", "size>1GB"], []),
+        (["--filter", "created>2023-11-14T22:13:30.5Z"], [500, 1000]),
+        (["--filter", "created>2026-11-01"], []),
+        (["--filter", "type=lora"], []),
+        (["--filter", "tag:x=y"], []),
     ],
     ids=lambda value: " ".join(value) if value and isinstance(value[0], str) else None,
 )
 def test_sort_filter_search_limit(trained, arguments: list[str], steps: list[int]) -> None:
     done = trained.program("checkpoints", "list", "demo", *arguments, "-o", "json")
     assert [row["step"] for row in rows(done)] == steps
+
+
+def test_columns_by_choice(trained) -> None:
+    program = trained.program
+    with gpu_train.Workspace.open(program.home) as workspace:
+        first = workspace.checkpoints.list()[0]
+        workspace.checkpoints.put(first._replace(kind="lora", base_model="gpt2", tags={"stage": "final"}))
+    shown = program("checkpoints", "list", "demo", "--columns", "step,metric:loss,tag:stage,type,base_model").stdout
+    assert [line.split() for line in shown.splitlines()] == [
+        ["STEP", "METRIC:LOSS", "TAG:STAGE", "TYPE", "BASE_MODEL"], ["500", "0.2", "final", "lora", "gpt2"],
+        ["1000", "0.1", "-", "full", "-"], ["200", "0.5", "-", "full", "-"],
+    ]  # fmt: skip
+    table = program("checkpoints", "list", "--columns", "name, size", "--limit", "1", "-o", "csv").stdout
+    assert table == f"name,size\ncheckpoint-500,{first.size_bytes}\n"
+    assert rows(program("checkpoints", "list", "--columns", "step", "-o", "json"))[0]["base_model"] == "gpt2"
+    ids = program("checkpoints", "list", "--columns", "step", "--limit", "1", "-q").stdout
+    assert ids == f"{first.job_id}@{first.name}\n"
+    assert "no field 'nam'; there are step, name" in program("checkpoints", "list", "--columns", "nam", code=2).stderr
+    found = program("checkpoints", "list", "--filter", "type=lora", "--filter", "tag:stage=final", "-q").stdout
+    assert found == program("checkpoints", "list", "--search", "LORA gpt2", "-q").stdout != ""
+
+
+def test_a_row_without_a_type_is_looked_up_by_show_alone(trained) -> None:
+    with gpu_train.Workspace.open(trained.program.home) as workspace:
+        for row in workspace.checkpoints.list():
+            workspace.checkpoints.put(row._replace(kind=""))
+    assert rows(trained.program("checkpoints", "list", "-o", "json"))[0]["type"] is None
+    assert json.loads(trained.program("checkpoints", "show", "demo", "-o", "json").stdout)["type"] == "full"
 
 
 def test_other_formats_and_aliases_say_the_same(trained) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpu_train_cli.output import Column, Details, Listing, Output
+from gpu_train_cli.output import SPREAD_ROWS, Column, Details, Listing, Output
 from gpu_train_cli.text import size
 
 ROWS = [
@@ -51,6 +51,19 @@ def test_json_has_a_version_the_head_and_every_field(capsys: pytest.CaptureFixtu
     assert read["owner"] == "me"
     assert read["things"][0]["created_at"] == "2026-01-02T03:04:05Z"
     assert read["things"][1]["id"] == "b\x1b[2J\nx"
+
+
+def test_json_of_many_rows_is_one_row_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for number in (SPREAD_ROWS, SPREAD_ROWS + 1):
+        many = [{**ROWS[0], "id": str(i), "loss": float("nan")} for i in range(number)]
+        Output("json").listing(listing(many))
+        said.append(capsys.readouterr().out)
+        read = json.loads(said[-1])
+        assert [row["id"] for row in read["things"]] == [row["id"] for row in many]
+        assert (list(read), read["things"][0]["loss"]) == (["schema_version", "owner", "things"], "nan")
+    assert len(said[0].splitlines()) > 5 * SPREAD_ROWS
+    assert len(said[1].splitlines()) == SPREAD_ROWS + 1 + 6
 
 
 def test_jsonl_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:

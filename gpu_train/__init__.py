@@ -6,14 +6,14 @@ opens a home with its jobs and checkpoints, `open` reads a file of a checkpoint,
 keeps data versions, `retention` decides what stays, `sinks` replicates it.
 
 Map of the modules, bottom up: `environment`, `home`, `config` (where things are and what is set); `credentials`
-(secrets for `sinks`, the places outside); `step`, `ref`
-(names); `kind` (what sort of checkpoint); `tables` (rows in the registry); `stat_cache`, `exclude`, `listing`,
-`git`, `code` (what ran) and `data_listing`, `sha256`, `data_manifest`, `data_version` (what it read); `model` (what it
-started from); `workspace` (all of that opened); `refresh`, `base` (what a checkpoint is stored against); `retention` (what stays of
-checkpoints); `whereabouts`, `saves`, `room` (where their bytes are, how much comes, how long there is room); `capture`
-(finding, pinning and storing them); `provider` (processes); `rescue`, `launch`, `lifecycle` (jobs from start to end),
-`job_status` (how they are doing), `job_difference` (in what two differ); `active` (inside a job),
-`complaint` (how it complains), `integrations` (callbacks for frameworks).
+(secrets for `sinks`, the places outside); `step`, `ref` (names); `kind` (what sort of checkpoint); `tables` (rows in
+the registry); `stat_cache`, `exclude`, `listing`, `git`, `code` (what ran) and `data_listing`, `sha256`,
+`data_manifest`, `data_version` (what it read); `model` (what it started from); `workspace` (all of that opened);
+`refresh`, `base` (what a checkpoint is stored against); `retention` (what stays of checkpoints); `whereabouts`,
+`saves`, `room` (where their bytes are, how much comes, how long there is room); `capture` (finding, pinning and storing
+them); `provider` (processes); `rescue`, `launch`, `lifecycle` (jobs from start to end), `job_status` (how they are
+doing), `job_difference` (in what two differ); `active` (inside a job), `complaint` (how it complains), `integrations`
+(callbacks for frameworks).
 
 Names are loaded when they are first used, so that `import gpu_train` costs a training script nothing.
 """

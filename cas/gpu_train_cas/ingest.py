@@ -152,12 +152,12 @@ class Writer:
             commit_packs(raw, self._tables, self._packer, self._folders.packs)
         self._namer.committed()
 
-    # What the walk uses (walk.Sink)
+    # What the walk uses (walk.Receiver)
 
     def put_file(
         self, fd: int, found: os.stat_result, shape: Layout | None, pairing: Pairing, added: Added, meter: Meter
     ) -> tuple[Digest, Digest | None]:
-        """See `Sink.put_file`."""
+        """See `Receiver.put_file`."""
         tensors = shape.tensors if shape else ()
         return self.put_source(FileSource(fd), holes_of(fd, found), shape, tensors, pairing, added, meter)
 
@@ -165,7 +165,7 @@ class Writer:
         self, source: Source, holes: Sequence[tuple[int, int]], shape: Layout | None, tensors: Sequence[Tensor],
         pairing: Pairing, added: Added, meter: Meter,
     ) -> tuple[Digest, Digest | None]:  # fmt: skip
-        """See `Sink.put_source`."""
+        """See `Receiver.put_source`."""
         hasher = FileHasher()
         digests, ends = bytearray(), []
         spans = blocks(source, shape, holes)
@@ -191,14 +191,14 @@ class Writer:
         return digest, manifest
 
     def put_whole(self, fd: int, found: os.stat_result, added: Added, meter: Meter) -> Digest:
-        """See `Sink.put_whole`."""
+        """See `Receiver.put_whole`."""
         data = os.pread(fd, WHOLE_FILE_BYTES + 1, 0)
         if len(data) != found.st_size:
             raise SourceChanged(f"it was {found.st_size} bytes long and is {len(data)} now")
         return self.put_bytes(data, added, meter)
 
     def put_bytes(self, data: bytes, added: Added, meter: Meter) -> Digest:
-        """See `Sink.put_bytes`."""
+        """See `Receiver.put_bytes`."""
         digest = digest_of(data)
         meter.progress.done_bytes += len(data)
         stored_bytes = None
@@ -212,13 +212,13 @@ class Writer:
         return digest
 
     def put_tree(self, tree: Tree, added: Added) -> Digest:
-        """See `Sink.put_tree`."""
+        """See `Receiver.put_tree`."""
         digest, data = tree.encode()
         self._put_object(Kind.TREE, digest, data, added)
         return digest
 
     def recall(self, digest: Digest, manifest: Digest | None) -> bool:
-        """See `Sink.recall`."""
+        """See `Receiver.recall`."""
         wanted = {digest} if manifest is None else {manifest}
         if not self._namer.known(wanted):
             return False

@@ -13,7 +13,7 @@ from gpu_train_cas.pairing import Pairing
 from gpu_train_cas.progress import Meter
 from gpu_train_cas.reader import File, Reader
 from gpu_train_cas.tree import Entry, EntryKind
-from gpu_train_cas.walk import Sink, directory_entry
+from gpu_train_cas.walk import Receiver, directory_entry
 
 _NOT_NAMED = Cut((), (), 0)
 
@@ -72,8 +72,8 @@ def left_by(reader: Reader, root: Entry, edits: Mapping[bytes, Cut | None]) -> t
 class Rewrite:
     """One directory being rewritten."""
 
-    def __init__(self, sink: Sink, reader: Reader, edits: Mapping[bytes, Cut | None], meter: Meter) -> None:
-        self._sink = sink
+    def __init__(self, receiver: Receiver, reader: Reader, edits: Mapping[bytes, Cut | None], meter: Meter) -> None:
+        self._receiver = receiver
         self._reader = reader
         self._edits = edits
         self._meter = meter
@@ -103,13 +103,13 @@ class Rewrite:
                     entries.append(self._file(entry, below))
                 case _:
                     entries.append(entry)
-        return directory_entry(self._sink, self._added, folder.name, entries, folder.mode, folder.mtime_ns)
+        return directory_entry(self._receiver, self._added, folder.name, entries, folder.mode, folder.mtime_ns)
 
     def _file(self, entry: Entry, path: bytes) -> Entry:
         cut = self._edits.get(path)
         if cut is not None:
             return self._cut(entry, cut)
-        if entry.size_bytes and not self._sink.recall(entry.digest, entry.manifest):
+        if entry.size_bytes and not self._receiver.recall(entry.digest, entry.manifest):
             raise Damaged(f"{path!r} cannot be taken over: a part of it is damaged or missing; run `gpu-train verify`")
         return entry
 
@@ -120,12 +120,12 @@ class Rewrite:
         digest: Digest
         manifest: Digest | None = None
         if source.size_bytes <= WHOLE_FILE_BYTES:
-            digest = self._sink.put_bytes(source.pread(source.size_bytes, 0), self._added, self._meter)
+            digest = self._receiver.put_bytes(source.pread(source.size_bytes, 0), self._added, self._meter)
         else:
             layout = Layout(old.format, old.tensors)
             left = [t for t in old.tensors if not any(a < t.offset + t.length and t.offset < b for a, b in cut.holes)]
             pairing = Pairing(layout, source.size_bytes, (), {})
-            digest, manifest = self._sink.put_source(
+            digest, manifest = self._receiver.put_source(
                 source, cut.holes, layout, left, pairing, self._added, self._meter
             )  # fmt: skip
         self._meter.progress.files_done += 1

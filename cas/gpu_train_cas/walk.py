@@ -42,7 +42,7 @@ class StatCache(Protocol):
         ...
 
 
-class Sink(Protocol):
+class Receiver(Protocol):
     """What the walk hands files and directories to."""
 
     def put_file(
@@ -79,10 +79,10 @@ class Walk:
     """One walk over a directory tree or to a single file."""
 
     def __init__(
-        self, sink: Sink, exclude: Exclude | None, cache: StatCache | None, pairer: Pairer, meter: Meter, *,
+        self, receiver: Receiver, exclude: Exclude | None, cache: StatCache | None, pairer: Pairer, meter: Meter, *,
         follow: bool = False,
     ) -> None:  # fmt: skip
-        self._sink = sink
+        self._receiver = receiver
         self._exclude = exclude
         self._cache = cache
         self._pairer = pairer
@@ -106,7 +106,7 @@ class Walk:
         finally:
             os.close(fd)
         return self._finish(
-            directory_entry(self._sink, self._added, b"", [_renamed(entry, name or own)], 0o755, found.st_mtime_ns)
+            directory_entry(self._receiver, self._added, b"", [_renamed(entry, name or own)], 0o755, found.st_mtime_ns)
         )
 
     def _finish(self, root: Entry) -> Added:
@@ -130,7 +130,9 @@ class Walk:
                     entries.append(entry)
         finally:
             os.close(fd)
-        return directory_entry(self._sink, self._added, name, entries, stat.S_IMODE(found.st_mode), found.st_mtime_ns)
+        return directory_entry(
+            self._receiver, self._added, name, entries, stat.S_IMODE(found.st_mode), found.st_mtime_ns
+        )
 
     def _entry(self, folder: int, name: bytes, path: bytes) -> Entry | None:
         try:
@@ -187,11 +189,11 @@ class Walk:
 
     def _put(self, fd: int, found: os.stat_result, path: bytes, folder: int) -> Entry:
         if found.st_size <= WHOLE_FILE_BYTES:
-            return _file_entry(found, self._sink.put_whole(fd, found, self._added, self._meter), None)
+            return _file_entry(found, self._receiver.put_whole(fd, found, self._added, self._meter), None)
         items = self._items_beside(folder, path) if path.endswith(_DISTCP) else None
         shape = layout(FileSource(fd), os.fsdecode(path), items)
         pairing = self._pairer.pair(path, shape, found.st_size)
-        return _file_entry(found, *self._sink.put_file(fd, found, shape, pairing, self._added, self._meter))
+        return _file_entry(found, *self._receiver.put_file(fd, found, shape, pairing, self._added, self._meter))
 
     def _items_beside(self, folder: int, path: bytes) -> Items:
         """What the parts of the distributed checkpoint in an open folder are called; nothing when nothing says so."""
@@ -212,18 +214,20 @@ class Walk:
 
     def _remembered(self, path: bytes, found: os.stat_result) -> Entry | None:
         known = None if self._cache is None else self._cache.lookup(path, found)
-        if known is None or (found.st_size and not self._sink.recall(*known)):
+        if known is None or (found.st_size and not self._receiver.recall(*known)):
             return None
         self._meter.progress.done_bytes += found.st_size
         return _file_entry(found, *known)
 
 
-def directory_entry(sink: Sink, added: Added, name: bytes, entries: Sequence[Entry], mode: int, mtime_ns: int) -> Entry:
+def directory_entry(
+    receiver: Receiver, added: Added, name: bytes, entries: Sequence[Entry], mode: int, mtime_ns: int
+) -> Entry:
     """Store a directory of these entries; the entry that it is itself."""
     tree = Tree.of(entries)
     return Entry(
         name, EntryKind.DIRECTORY, mode & MODE_MASK, mtime_ns, sum(e.size_bytes for e in entries if e.files),
-        sink.put_tree(tree, added), None, tree.content(), sum(e.files for e in entries),
+        receiver.put_tree(tree, added), None, tree.content(), sum(e.files for e in entries),
     )  # fmt: skip
 
 

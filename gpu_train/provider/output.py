@@ -12,7 +12,7 @@ from typing import IO, Any
 CHUNK_BYTES = 64 << 10
 
 
-class Sink:
+class Outlet:
     """A stream of ours that takes bytes; once it breaks (the terminal was closed) it takes them no more."""
 
     def __init__(self, stream: Any) -> None:
@@ -57,7 +57,7 @@ class Output:
     def __init__(self, log: Path, *, pass_on: bool) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._sinks = [Sink(sys.stdout), Sink(sys.stderr)] if pass_on else [Sink(None), Sink(None)]
+        self._outlets = [Outlet(sys.stdout), Outlet(sys.stderr)] if pass_on else [Outlet(None), Outlet(None)]
         self.lost_bytes = 0
 
     def take(self, stream: int, data: bytes) -> None:
@@ -71,7 +71,7 @@ class Output:
                 left = left[os.write(self._log, left) :]
         except OSError:
             self.lost_bytes += len(left)
-        self._sinks[stream].write(data)
+        self._outlets[stream].write(data)
 
     def close(self) -> None:
         """Close the log; safe to call twice."""

@@ -31,6 +31,9 @@ CACHE_SHARE = 4
 UNREAD_S = 2.0
 """What nobody has read for so long will hardly be read any more: the file was closed, or is read elsewhere."""
 
+RANDOM_BYTES = 16 << 10
+"""The kernel asks for less than this only where a program reads at random: its own read-ahead begins with more."""
+
 MANIFEST_BYTES = 16 << 20
 """Manifests kept for the next open, counted by the digests in them."""
 
@@ -184,7 +187,7 @@ class AheadFile:
 
     def readinto(self, buffer: memoryview, offset: int, /) -> int:
         """Fill a buffer from an offset, as `File.readinto`."""
-        if len(self.manifest) <= 1:
+        if len(buffer) < RANDOM_BYTES or len(self.manifest) <= 1:
             return self._file.readinto(buffer, offset)
         end = min(offset + len(buffer), self.manifest.size_bytes)
         with self._lock:

@@ -2,18 +2,20 @@
 
 For a training script: `checkpoint_dir`, `load_dir`, `latest_checkpoint`, `commit`, `checkpoint`, `flush`, `log`,
 `event`; they are light to import and work outside of a job too. For everything else: `run` starts a job, `Workspace`
-opens a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `load_tensors` its tensors, `data`
-keeps data versions, `retention` decides what stays, `sinks` replicates it.
+opens a home with its jobs and checkpoints, `open` reads a file of a checkpoint, `load_tensors` its tensors,
+`list_tensors` tells of them, `compare_checkpoints` of two checkpoints, `data` keeps data versions, `retention` decides
+what stays, `sinks` replicates it.
 
 Map of the modules, bottom up: `environment`, `home`, `config` (where things are and what is set); `credentials`
 (secrets for `sinks`, the places outside); `step`, `ref` (names); `kind` (what sort of checkpoint); `tables` (rows in
 the registry); `stat_cache`, `exclude`, `listing`, `git`, `code` (what ran) and `data_listing`, `sha256`,
 `data_manifest`, `data_version` (what it read); `model` (what it started from); `workspace` (all of that opened);
-`refresh`, `base` (what a checkpoint is stored against); `retention` (what stays of checkpoints); `whereabouts`,
-`saves`, `room` (where their bytes are, how much comes, how long there is room); `capture` (finding, pinning and storing
-them); `provider` (processes); `rescue`, `launch`, `lifecycle` (jobs from start to end), `job_status` (how they are
-doing), `job_difference` (in what two differ); `active` (inside a job), `complaint` (how it complains), `integrations`
-(callbacks for frameworks).
+`refresh`, `base` (what a checkpoint is stored against); `retention` (what stays of checkpoints); `shard_index`,
+`tensor_table`, `training_state`, `elements`, `tensor_stats`, `comparison`, `reading`, `inspection` (what is in
+checkpoints, and how two differ); `whereabouts`, `saves`, `room` (where their bytes are, how much comes, how long there
+is room); `capture` (finding, pinning and storing them); `provider` (processes); `rescue`, `launch`, `lifecycle` (jobs
+from start to end), `job_status` (how they are doing), `job_difference` (in what two differ); `active` (inside a job),
+`complaint` (how it complains), `integrations` (callbacks for frameworks).
 
 Names are loaded when they are first used, so that `import gpu_train` costs a training script nothing.
 """
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from gpu_train.file import open_file as open
     from gpu_train.home import Home
     from gpu_train.importer import import_checkpoints
+    from gpu_train.inspection import compare_checkpoints, list_tensors
     from gpu_train.job_status import JobStatus, check_status, status
     from gpu_train.launch import run
     from gpu_train.lifecycle import kill, kill_all, reconcile, stop
@@ -69,6 +72,7 @@ __all__ = [
     "checkpoint",
     "checkpoint_dir",
     "commit",
+    "compare_checkpoints",
     "configure",
     "data",
     "event",
@@ -77,6 +81,7 @@ __all__ = [
     "kill",
     "kill_all",
     "latest_checkpoint",
+    "list_tensors",
     "load_dir",
     "load_tensors",
     "log",
@@ -103,6 +108,7 @@ __getattr__, __dir__ = lazy_names(
         "gpu_train.file": ("CheckpointFile", "latest_checkpoint", "open_file"),
         "gpu_train.home": ("Home",),
         "gpu_train.importer": ("import_checkpoints",),
+        "gpu_train.inspection": ("compare_checkpoints", "list_tensors"),
         "gpu_train.job_status": ("JobStatus", "check_status", "status"),
         "gpu_train.launch": ("run",),
         "gpu_train.lifecycle": ("kill", "kill_all", "reconcile", "stop"),

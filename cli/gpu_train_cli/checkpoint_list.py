@@ -18,7 +18,8 @@ from gpu_train_cli.query import Field, field_of, matcher, searcher, sort
 from gpu_train_cli.text import count, local, moment, plain, printable, size
 
 if TYPE_CHECKING:
-    from gpu_train import Workspace
+    from gpu_train import Checkpoint, Workspace
+    from gpu_train.training_state import TrainingState
     from gpu_train.whereabouts import Place
 
 NO_CHECKPOINTS = (
@@ -183,6 +184,20 @@ def _place(place: Place) -> str:
     return f"{words.get(place.name, printable(place.name))}, since {local(moment(place.since_ns))}{path}"
 
 
+def _state(workspace: Workspace, checkpoint: Checkpoint) -> TrainingState | None:
+    """What of a training is in a checkpoint; None when it cannot be read, which is not what is asked about here."""
+    from gpu_train.tensor_table import READ_ERRORS, table_of  # noqa: PLC0415  listing does without
+    from gpu_train.training_state import training_state  # noqa: PLC0415
+
+    if checkpoint.record is None:
+        return None
+    try:
+        root = workspace.store.record(checkpoint.record).root
+        return training_state(table_of(workspace.store.reader, root))
+    except READ_ERRORS:
+        return None
+
+
 @click.command("show", cls=Command, exits=[3, 4])
 @click.argument("ref")
 @reading
@@ -201,6 +216,7 @@ def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
             with suppress(GpuTrainError):  # what is damaged is shown with less
                 kind = stored_kind(workspace.store.reader, workspace.store.record(checkpoint.record).root)
         checkpoint = checkpoint._replace(kind=kind.name, base_model=kind.base_model)
+        state = _state(workspace, checkpoint)
     fields = {
         **checkpoint_row(checkpoint),
         "ref": checkpoint.ref,
@@ -211,6 +227,7 @@ def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
         "places": [{"place": p.name, "since": moment(p.since_ns), "path": p.path} for p in places],
         "record": checkpoint.record.hex() if checkpoint.record else None,
         "source": checkpoint.source,
+        **(state.to_row() if state is not None else {"use": None, "holds": None}),
         "thinned_at": moment(checkpoint.thin["thinned_ns"]) if checkpoint.thin else None,
         "code": job.code if job else None,
         "data": list(job.data) if job else [],
@@ -231,6 +248,7 @@ def show_checkpoint(invocation: Invocation, ref: str, output: Output) -> None:
         ("metrics", plain(checkpoint.metrics)),
         ("tags", plain(checkpoint.tags)),
         ("thinned", f"{plain(fields['thinned_at'])}: it can serve, not resume" if checkpoint.thin else "-"),
+        ("can", "-" if state is None else str(state)),
         ("kept", "yes" if checkpoint.kept else "-"),
         ("code", plain(fields["code"])),
         ("data", plain(fields["data"])),

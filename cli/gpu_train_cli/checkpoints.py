@@ -32,6 +32,8 @@ checkpoints = Group(
         "files": Lazy(f"{_FILES}:files", "List the files of a checkpoint."),
         "tree": Lazy(f"{_FILES}:tree", "Draw the files of a checkpoint as a tree."),
         "cat": Lazy(f"{_FILES}:cat", "Write one file of a checkpoint to stdout."),
+        "tensors": Lazy("gpu_train_cli.checkpoint_tensors:tensors", "List the tensors of a checkpoint, with figures."),
+        "diff": Lazy("gpu_train_cli.checkpoint_diff:diff", "Show how two checkpoints differ, tensor by tensor."),
         "restore": Lazy(f"{_FILES}:restore", "Write a checkpoint, or a part of one, to disk."),
         "import": Lazy("gpu_train_cli.checkpoint_import:import_checkpoints", "Bring existing checkpoints in."),
         "verify": Lazy("gpu_train_cli.verify:verify_checkpoint", "Re-read and re-hash a checkpoint."),

@@ -77,9 +77,15 @@ def test_completion_loads_no_store(program, loaded: Loaded) -> None:
 
 def test_showing_looks_at_the_trainers_files_and_loads_no_writer(trained, loaded: Loaded) -> None:
     found = only(loaded(trained.program, "checkpoints", "show", "demo"))
-    assert found >= STORE | {"gpu_train.capture.finder"}
+    assert found >= STORE | {"gpu_train.capture.finder", "gpu_train.training_state"}
     writing = {"gpu_train.capture.storing", "gpu_train.capture.tracker", "gpu_train_cas.ingest"}
-    assert sorted(found & (NEVER | RARE | writing | {"gpu_train_cas.restore", "gpu_train_cas.reader"})) == []
+    assert sorted(found & (NEVER | RARE | writing | {"gpu_train_cas.restore"})) == []
+
+
+def test_listing_tensors_reads_no_number(trained, loaded: Loaded) -> None:
+    found = only(loaded(trained.program, "checkpoints", "tensors", "demo/sub"))
+    assert "gpu_train.tensor_table" in found
+    assert sorted(found & (NEVER | WRITING | {"gpu_train_cas.restore"})) == []
 
 
 @pytest.mark.parametrize("words", ["checkpoints list demo", "jobs"])

@@ -3,7 +3,8 @@
 A `Source` is bytes to look at (`FileSource` for an open file, `BytesSource` for memory). `layout`
 gives a `Layout` of `Tensor` extents, or None for a file to be treated as opaque; `parse` does the
 same and says what is wrong; `self_proof` tells whether a file is complete by its own account;
-`read_items` reads what the parts of a torch.distributed.checkpoint are called; `cut_state` says how to
+`read_items` and `read_shapes` read what the parts of a torch.distributed.checkpoint are called and belong to;
+`outer_keys` what a torch archive's state consists of; `cut_state` says how to
 take a part of a training's state out of a file. The `name` is a hint:
 content decides where it can. Formats, limits and rules: cas/spec/formats.md. A format's module is loaded when
 the first file of its kind is met.
@@ -13,7 +14,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpu_train_cas.formats.container import cut_state, layout, parse, read_items, self_proof
+from gpu_train_cas.formats.container import (
+    cut_state,
+    layout,
+    outer_keys,
+    parse,
+    read_items,
+    read_shapes,
+    self_proof,
+)
 from gpu_train_cas.formats.kind import METADATA
 from gpu_train_cas.formats.layout import FormatError, Layout, UnknownFormat, Unsupported
 from gpu_train_cas.formats.source import BytesSource, FileSource, Source
@@ -48,8 +57,10 @@ __all__ = [
     "Unsupported",
     "cut_state",
     "layout",
+    "outer_keys",
     "parse",
     "read_items",
+    "read_shapes",
     "self_proof",
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,25 @@ def layout(source: Source, name: str = "", items: Items | None = None) -> Layout
 def read_items(source: Source) -> Items:
     """The items that a `.metadata` file lists; nothing when it cannot be read."""
     return formats.dcp.read_items(source)
+
+
+def read_shapes(source: Source) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of the whole tensors that a `.metadata` file lists; nothing when it cannot be read."""
+    return formats.dcp.read_shapes(source)
+
+
+def outer_keys(source: Source, name: str) -> list[str]:
+    """The keys of the outermost dict that a torch archive holds; none for another file.
+
+    Raises:
+        FormatError: when it cannot be read.
+    """
+    with _foreseen(name):
+        if kind_of(source, name) == "zip":
+            last = formats.archive.read_archive(source, source.size_bytes)
+            if formats.torchzip.is_torch(last):
+                return formats.torchzip.outer_keys(source, last)
+    return []
 
 
 def cut_state(source: Source, name: str, drop: Callable[[str], bool], items: Items | None = None) -> Cut | None:

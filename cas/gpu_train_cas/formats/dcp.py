@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gpu_train_cas.formats import pickle
 from gpu_train_cas.formats.cut import Cut
-from gpu_train_cas.formats.layout import FormatError, Layout, plain
+from gpu_train_cas.formats.layout import MAX_DIMENSIONS, MAX_INTEGER, FormatError, Layout, plain
 from gpu_train_cas.formats.pickle import Object
 from gpu_train_cas.formats.source import Source
 from gpu_train_cas.formats.state import MAX_NAME
@@ -26,11 +26,13 @@ class Item(NamedTuple):
     Attributes:
         offset, length: where it lies in its file, in bytes.
         name: the tensor's full name in the state.
+        start: where in the tensor the part begins, per dimension; None for what is no part.
     """
 
     offset: int
     length: int
     name: str
+    start: tuple[int, ...] | None = None
 
 
 Items = Mapping[str, Sequence[Item]]
@@ -39,20 +41,25 @@ Items = Mapping[str, Sequence[Item]]
 
 def read_items(source: Source) -> Items:
     """The items that a `.metadata` file lists; nothing when it cannot be read."""
-    if not 0 < source.size_bytes <= MAX_METADATA_BYTES:
-        return {}
-    try:
-        root = pickle.read(source.pread(source.size_bytes, 0))
-    except FormatError:
-        return {}
+    root = _root(source)
     found: dict[str, list[Item]] = {}
-    stored = _fields(root).get("storage_data")
-    for index, info in (stored.items or ()) if isinstance(stored, Object) else ():
-        name, place = _fields(index).get("fqn"), _fields(info)
-        path, offset, length = place.get("relative_path"), place.get("offset"), place.get("length")
+    for index, info in _pairs(_fields(root).get("storage_data")):
+        key, place = _fields(index), _fields(info)
+        name, path, offset, length = key.get("fqn"), *(place.get(k) for k in ("relative_path", "offset", "length"))
         if isinstance(name, str) and isinstance(path, str) and isinstance(offset, int) and isinstance(length, int):
-            found.setdefault(path, []).append(Item(offset, length, plain(name)[:MAX_NAME]))
-    return {path: sorted(items) for path, items in found.items()}
+            item = Item(offset, length, plain(name)[:MAX_NAME], _size(key.get("offset")))
+            found.setdefault(path, []).append(item)
+    return {path: sorted(items, key=lambda item: item[:3]) for path, items in found.items()}
+
+
+def read_shapes(source: Source) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of the whole tensors, by their names, of a `.metadata` file; nothing when it cannot be read."""
+    found = {}
+    for name, about in _pairs(_fields(_root(source)).get("state_dict_metadata")):
+        shape = _size(_fields(about).get("size"))
+        if isinstance(name, str) and shape is not None:
+            found[plain(name)[:MAX_NAME]] = shape
+    return found
 
 
 def cut_items(items: Sequence[Item], size_bytes: int, drop: Callable[[str], bool]) -> Cut | None:
@@ -86,8 +93,31 @@ def _named(tensor: Tensor, items: Sequence[Item], starts: Sequence[int]) -> Tens
     return tensor._replace(name=name[:MAX_NAME])
 
 
+def _root(source: Source) -> Any:
+    """What a `.metadata` file holds; None when it cannot be read."""
+    if not 0 < source.size_bytes <= MAX_METADATA_BYTES:
+        return None
+    try:
+        return pickle.read(source.pread(source.size_bytes, 0))
+    except FormatError:
+        return None
+
+
 def _fields(value: Any) -> dict[Any, Any]:
     """The attributes of a pickled dataclass."""
-    state = value.state if isinstance(value, Object) else None
-    pairs = (state.items or ()) if isinstance(state, Object) else ()
-    return {key: held for key, held in pairs if isinstance(key, str)}
+    return {
+        key: held for key, held in _pairs(value.state if isinstance(value, Object) else None) if isinstance(key, str)
+    }
+
+
+def _pairs(value: Any) -> Sequence[tuple[Any, Any]]:
+    """The entries of a pickled dict."""
+    return (value.items or ()) if isinstance(value, Object) else ()
+
+
+def _size(value: Any) -> tuple[int, ...] | None:
+    """A pickled torch.Size."""
+    numbers = value.args[0] if isinstance(value, Object) and isinstance(value.args, tuple) and value.args else None
+    if not isinstance(numbers, tuple) or len(numbers) > MAX_DIMENSIONS:
+        return None
+    return numbers if all(type(n) is int and 0 <= n <= MAX_INTEGER for n in numbers) else None

@@ -17,6 +17,8 @@ def is_npz(archive: Archive) -> bool:
 def parse(source: Source, archive: Archive) -> Layout:
     """The arrays that are neither deflated nor of Python objects; the others are opaque bytes.
 
+    `metadata` says under "compressed" how many these are.
+
     Raises:
         FormatError: when two arrays overlap.
     """
@@ -29,4 +31,5 @@ def parse(source: Source, archive: Archive) -> Layout:
             except FormatError:
                 continue
             tensors.append(Tensor(held.name, held.dtype, held.shape, offset + held.offset, held.length))
-    return Layout.build("npz", tensors, source.size_bytes)
+    others = len(archive.records) - len(tensors)
+    return Layout.build("npz", tensors, source.size_bytes, {"compressed": str(others)} if others else None)

@@ -34,6 +34,8 @@ def parse(source: Source, name: str, last: Archive) -> Layout:
     Names of tensors in a file of several archives begin with `item-N`, in the order of the file; so
     do those of a `.distcp`, whose items' names are in the `.metadata` beside it, by their offsets.
 
+    `metadata` says under "pickle" why the names could not be read, when so.
+
     Raises:
         FormatError: when two extents overlap.
     """
@@ -41,13 +43,26 @@ def parse(source: Source, name: str, last: Archive) -> Layout:
     archives.reverse()
     several = len(archives) > 1 or name.endswith(".distcp")
     tensors: list[Tensor] = []
+    wrong: dict[str, str] = {}
     for index, archive in enumerate(archives):
         try:
-            tensors += _tensors(source, archive, f"item-{index}", several)
+            tensors += _tensors(source, archive, f"item-{index}", several, wrong)
         except FormatError:
             if archive is last:
                 raise
-    return Layout.build("torch", tensors, source.size_bytes)
+    return Layout.build("torch", tensors, source.size_bytes, wrong)
+
+
+def outer_keys(source: Source, last: Archive) -> list[str]:
+    """The keys of the outermost dict of an archive's state; none when it is no dict.
+
+    Raises:
+        FormatError: when the pickle cannot be read.
+    """
+    record = next(r for r in last.records if r.name.rpartition("/")[2] == "data.pkl")
+    root = pickle.read(last.inflate(source, record, MAX_PICKLE_BYTES))
+    pairs = (root.items or ()) if isinstance(root, pickle.Object) else ()
+    return [plain(key) for key, _ in pairs if isinstance(key, str)]
 
 
 def _archives(source: Source, last: Archive) -> Iterator[Archive]:
@@ -65,13 +80,13 @@ def _archives(source: Source, last: Archive) -> Iterator[Archive]:
             return
 
 
-def _tensors(source: Source, archive: Archive, item: str, several: bool) -> Iterator[Tensor]:
+def _tensors(source: Source, archive: Archive, item: str, several: bool, wrong: dict[str, str]) -> Iterator[Tensor]:
     records = {r.name: r for r in archive.records}
     root = min((n for n in records if n.rpartition("/")[2] == "data.pkl"), key=len)[: -len("data.pkl")]
     order = records.get(root + "byteorder")
     foreign = order is not None and archive.inflate(source, order, 64).strip() == b"big"
     for folder, pickled in _PICKLES.items():
-        known = _views(source, archive, records.get(root + pickled))
+        known = _views(source, archive, records.get(root + pickled), wrong)
         prefix = root + folder
         for record in archive.records:
             if record.method != STORED or not record.name.startswith(prefix):
@@ -83,13 +98,14 @@ def _tensors(source: Source, archive: Archive, item: str, several: bool) -> Iter
             yield Tensor(plain(name), dtype, shape, archive.data_offset(source, record), record.size_bytes)
 
 
-def _views(source: Source, archive: Archive, record: Record | None) -> Mapping[str, View]:
-    """Per storage its first whole view, else its first view; nothing when the pickle cannot be read."""
+def _views(source: Source, archive: Archive, record: Record | None, wrong: dict[str, str]) -> Mapping[str, View]:
+    """Per storage its first whole view, else its first view; nothing when `wrong` says why it cannot be read."""
     best: dict[str, View] = {}
     if record is not None:
         try:
             root = pickle.read(archive.inflate(source, record, MAX_PICKLE_BYTES))
-        except FormatError:
+        except FormatError as e:
+            wrong.setdefault("pickle", str(e))
             return {}
         for view in views(root):
             held = best.get(view.key)

@@ -79,6 +79,7 @@ def calls_of(environment: Mapping[str, str], work: Path, turn: int) -> list[Call
     restored = work / "restored" / label / str(turn)
     restored.parent.mkdir(parents=True, exist_ok=True)
     completing = {"_GPU_TRAIN_COMPLETE": "bash_complete", "COMP_WORDS": "gpu-train checkpoints im", "COMP_CWORD": "2"}
+    a_ref = {"COMP_WORDS": f"gpu-train checkpoints show {JOB}@", "COMP_CWORD": "3"}
     words = {
         "gpu-train --help": ["--help"],
         "checkpoints list": ["checkpoints", "list", JOB],
@@ -91,6 +92,7 @@ def calls_of(environment: Mapping[str, str], work: Path, turn: int) -> list[Call
     return [
         Call("import gpu_train", [sys.executable, "-c", "import gpu_train"], environment),
         Call("completion", PROGRAM, {**environment, **completing}),
+        Call("completion of a ref", PROGRAM, {**environment, **completing, **a_ref}),
         *(Call(name, [*PROGRAM, *arguments], environment) for name, arguments in words.items()),
     ]
 

@@ -136,6 +136,11 @@ class CodeVersions:
         versions = [_version(name, *self._record(row)) for name, row in rows]
         return sorted(versions, key=lambda v: (-v.created_ns, v.id))
 
+    def ids(self) -> Sequence[str]:
+        """The ids of all versions, in no order; no record is read for it."""
+        with self._store.registry.read() as txn:
+            return [key.decode() for key, row in self._table.scan(txn) if self._alive(txn, row)]
+
     def get(self, prefix: str) -> CodeVersion:
         """The version whose id begins with `prefix`.
 

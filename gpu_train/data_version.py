@@ -125,6 +125,11 @@ class DataVersions:
         versions = [self._version(*_names_of(key)) for key, _ in self._rows(name)]
         return sorted(versions, key=lambda v: (-v.registered_ns, v.ref))
 
+    def refs(self) -> Sequence[str]:
+        """How all versions are written, the last registered first; no record is read for it."""
+        rows = sorted(self._rows(None), key=lambda found: -int(found[1]["registered_ns"]))
+        return ["@".join(_names_of(key)) for key, _ in rows]
+
     def get(self, ref: str) -> DataVersion:
         """The version that "name" (the last registered) or "name@version" means; a unique beginning will do.
 

@@ -10,7 +10,7 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 profile=${1:?usage: tools/setup.sh demo|test|bench}
 case $profile in
     demo)  extras=;          commands="fusermount3:fuse3" ;;
-    test)  extras=dev;       commands="fusermount3:fuse3 rsync:rsync sshd:openssh-server strace:strace curl:curl mount.davfs:davfs2" ;;
+    test)  extras=dev;       commands="fusermount3:fuse3 rsync:rsync sshd:openssh-server strace:strace curl:curl mount.davfs:davfs2 zsh:zsh fish:fish" ;;
     bench) extras=;          commands="fusermount3:fuse3 borg:borgbackup,python3-pyfuse3 restic:restic" ;;
     *) echo "setup: no profile '$profile': use demo, test or bench" >&2; exit 2 ;;
 esac

@@ -128,7 +128,8 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the subcommand in where a flag or nothing but options stands for it."""
-        return super().parse_args(ctx, self._spelled_out(args))
+        completing = ctx.resilient_parsing and not args  # what a shell asks for then are the subcommands
+        return super().parse_args(ctx, args if completing else self._spelled_out(args))
 
     def _spelled_out(self, args: list[str]) -> list[str]:
         if any(arg in ("-h", "--help") for arg in args[:1]):

@@ -33,6 +33,16 @@ class Invocation:
         with self._open(write) as workspace:
             yield workspace
 
+    @contextmanager
+    def reading(self) -> Iterator[Workspace]:
+        """The workspace for reading only, where there is a home: nothing is made and no writer is waited for.
+
+        Raises:
+            NotFound: when there is no home.
+        """
+        with gpu_train.Workspace.open(self.home, create=False, read_only=True) as workspace:
+            yield workspace
+
     def _open(self, write: bool) -> Workspace:
         try:
             return gpu_train.Workspace.open(self.home)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NO_JOBS = "no jobs yet: start one with `gpu-train run -- python train.py`"
 _REMOVAL = "gpu_train_cli.job_removal"
 NS = 1_000_000_000
+CURVES = 1  # drawn by `show`; `metrics` draws the others
 EVENTS = 10  # the newest ones that `show` has
 STATUSES = ("queued", "running", "finished", "failed", "stopped", "killed", "lost")
 
@@ -145,12 +146,13 @@ def list_jobs(
 @reading
 @pass_invocation
 def show_job(invocation: Invocation, job: str, output: Output) -> None:
-    """Show JOB: its command, status, code and data versions, machine, last metrics and events.
+    """Show JOB: its command, status, code and data versions, machine, last metrics, events, and its loss as a curve.
 
     JOB is a job's id, the beginning of one, or a name (the newest job of that name).
     """
     with invocation.workspace() as workspace:
         found = workspace.jobs.find(job)
+        reports = workspace.metrics.list(found.id)
         fields = {
             **job_row(found, workspace.checkpoints.count(found.id)),
             "cwd": found.cwd,
@@ -162,7 +164,7 @@ def show_job(invocation: Invocation, job: str, output: Output) -> None:
             "parent": found.parent,
             "loads": list(found.loads),
             "gpus": found.gpus,
-            "metrics": _newest(workspace.metrics.list(found.id)),
+            "metrics": _newest(reports),
             "events": [
                 {"time": moment(event.time_ns), "kind": event.kind, "text": event.text}
                 for event in workspace.events.list(found.id)[-EVENTS:]
@@ -171,6 +173,12 @@ def show_job(invocation: Invocation, job: str, output: Output) -> None:
             "logs_dir": workspace.home.logs(found.id),
         }
     output.details(Details(fields, found.id, _job_lines(found, fields)))
+    if output.for_people:
+        from gpu_train_cli.chart import curves_of, drawn  # noqa: PLC0415  listing does without
+
+        for curve in curves_of(reports)[:CURVES]:
+            if len(curve.ys) > 1:
+                click.echo(f"\n{drawn(curve)}")
 
 
 @click.group(

@@ -22,6 +22,7 @@ COMMANDS = {
     "jobs": Lazy("gpu_train_cli.jobs:jobs", "List, show, compare and remove jobs.", RUN),
     "projects": Lazy("gpu_train_cli.jobs:projects", "List projects and remove one.", RUN),
     "logs": Lazy("gpu_train_cli.logs:logs", "Show what a job printed, also while it runs.", RUN),
+    "metrics": Lazy("gpu_train_cli.metrics:metrics", "Draw the numbers that a job reported.", RUN),
     "stop": Lazy("gpu_train_cli.stop:stop", "Ask a job to end and wait until its last checkpoints are captured.", RUN),
     "kill": Lazy("gpu_train_cli.stop:kill", "End jobs at once.", RUN),
     "status": Lazy("gpu_train_cli.status:status", "Show what of the running jobs is safe.", RUN),
@@ -47,6 +48,7 @@ COMMANDS = {
     "credentials": Lazy(
         "gpu_train_cli.credentials:credentials", "Keep secrets for sinks: add, list, test and remove them.", CARE
     ),
+    "completion": Lazy("gpu_train_cli.completion:completion", "Print the script that completes in a shell.", CARE),
     "debug": Lazy("gpu_train_cli.debug:debug", "Look inside packs, records and files.", CARE),
 }
 ALIASES = {
@@ -143,9 +145,9 @@ def _open_standard_streams() -> None:
 
 
 def _complete(instruction: str) -> int:
-    from click.shell_completion import shell_complete  # noqa: PLC0415  only the shell asks for it
+    from gpu_train_cli.completion import complete  # noqa: PLC0415  only the shell asks for it
 
-    return shell_complete(cli, {}, "gpu-train", COMPLETION, instruction)
+    return complete(cli, instruction)
 
 
 def _failed(error: Exception, *, debug: bool) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_train_cli.chart import bars
 from gpu_train_cli.command import Command
 from gpu_train_cli.invocation import Invocation, pass_invocation
 from gpu_train_cli.output import Details, Output, reading
@@ -28,7 +29,8 @@ def stats(invocation: Invocation, job: str | None, output: Output) -> None:
     It is counted over all that is stored, or over the checkpoints of JOB.
     "original" counts each file of each record in full, "unique" each different block once, "stored" is what
     the unique blocks and their descriptions take on disk after encoding. The same follows for each class of
-    tensors (weights, Adam's moments exp_avg and exp_avg_sq, other), with the codecs that won.
+    tensors (weights, Adam's moments exp_avg and exp_avg_sq, other), with the codecs that won. Bars show where the
+    original bytes went.
     """
     with invocation.workspace() as workspace:
         roots, job_id = None, None
@@ -52,6 +54,21 @@ def stats(invocation: Invocation, job: str | None, output: Output) -> None:
         lines.append((str(name), _class_line(of_class)))
         lines += [(f"  {codec.name.lower()}", _share_line(share)) for codec, share in sorted(of_class.codecs.items())]
     output.details(Details(fields, job_id or "all", lines))
+    if output.for_people and found.stored_bytes:
+        click.echo(f"\n{_where(found)}")
+
+
+def _where(found: Stats) -> str:
+    """Where the bytes went, as bars: what each class takes, what describes it all, and what was saved in which way."""
+    taken = {str(name): of_class.unique.stored_bytes for name, of_class in found.classes.items()}
+    sizes = {
+        **taken,
+        "descriptions": max(found.stored_bytes - sum(taken.values()), 0),
+        "saved by encoding": max(found.unique_bytes - found.stored_bytes, 0),
+        "saved by deduplication": found.original_bytes - found.unique_bytes,
+    }
+    texts = {name: f"{size(value)} {_percent(value, found.original_bytes):>7}" for name, value in sizes.items()}
+    return bars(sizes, texts)
 
 
 def stats_fields(found: Stats, job_id: str | None) -> dict[str, object]:

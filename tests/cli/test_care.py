@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gpu_train
+from gpu_train_cas.frame import Kind
 from gpu_train_cas.pack import PackReader
 from gpu_train_cli import doctor
 
@@ -134,10 +135,13 @@ def test_a_home_that_cannot_be_written_can_still_be_read(trained) -> None:
 
 
 def damage(home: Path) -> None:
-    """Flip one byte in the payload of the largest frame of each pack."""
+    """Flip one byte in the payload of the largest frame of content of each pack."""
     for path in home.rglob("*.pack"):
         with PackReader(path) as reader:
-            largest = max(reader.index(), key=lambda entry: entry.header.stored_bytes)
+            content = [entry for entry in reader.index() if entry.header.kind is not Kind.ROW]
+        if not content:
+            continue
+        largest = max(content, key=lambda entry: entry.header.stored_bytes)
         with path.open("r+b") as pack:
             pack.seek(largest.end - 1)
             last = pack.read(1)

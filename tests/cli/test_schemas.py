@@ -77,6 +77,10 @@ SCHEMAS: dict[str, tuple[dict[str, object], str, dict[str, object]]] = {
         },
     ),
     "sinks list": ({}, "sinks", SINK),
+    "metrics other": (
+        {"job_id": TEXT, "total_reports": INT, "last": numbers, "best": numbers}, "metrics",
+        {"step": optional(INT), "time": TIME, "source": {"log", "trainer_state"}, "values": numbers},
+    ),
     "models list": (
         {}, "models",
         {"name": TEXT, "revision": optional(TEXT), "source": TEXT, "files": INT, "size_bytes": INT,

@@ -29,18 +29,22 @@ from measuring import Cost, json_line, machine, show
 JOB = "long-aaaaaa"
 TREE = Path(__file__).resolve().parents[1]
 COMMANDS = {
-    "--help": ["--help"],
+    "--help": [],
     "list --limit 20": ["--limit", "20"],
     "filter by step and size": ["--filter", "step>=500", "--filter", "size>1GB", "--limit", "20"],
     "filter by metric": ["--filter", "metric:loss<0.01"],
     "sort by metric": ["--sort", "metric:loss", "--limit", "20"],
     "sort by name": ["--sort", "name:desc", "--limit", "20"],
+    "the best": [],
     "search": ["--search", "checkpoint-99", "--limit", "20"],
     "all, ids": ["-q"],
     "all, table": [],
     "all, JSON": ["-o", "json"],
     "all, CSV": ["-o", "csv"],
 }
+WORDS = {"--help": ["--help"], "the best": ["checkpoints", "show", f"{JOB}@best", "-q"]}
+"""Commands that are no list."""
+
 FILL = """
 import json, sys
 from gpu_train import Checkpoint, Job, Workspace
@@ -74,7 +78,7 @@ def measure(environment: Mapping[str, str], work: Path, repeat: int) -> dict[str
     costs: dict[str, list[Cost]] = {name: [] for name in COMMANDS}
     for turn in range(repeat + 1):
         for name, words in COMMANDS.items():
-            listing = words if name == "--help" else ["checkpoints", "list", JOB, *words]
+            listing = WORDS.get(name, ["checkpoints", "list", JOB, *words])
             cost = spent_on(Call(name, [*PROGRAM, *listing], environment), work)
             if turn:
                 costs[name].append(cost)

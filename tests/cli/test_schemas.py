@@ -81,6 +81,21 @@ SCHEMAS: dict[str, tuple[dict[str, object], str, dict[str, object]]] = {
         {"job_id": TEXT, "total_reports": INT, "last": numbers, "best": numbers}, "metrics",
         {"step": optional(INT), "time": TIME, "source": {"log", "trainer_state"}, "values": numbers},
     ),
+    "sinks status": (
+        {}, "sinks",
+        {
+            "name": optional(TEXT), "address": TEXT, "held": INT, "behind": INT, "behind_bytes": INT,
+            "behind_since": optional(TIME), "logs_behind": INT, "attempts": INT, "error": optional(TEXT),
+            "failed_at": optional(TIME), "next_at": optional(TIME),
+        },
+    ),
+    "checkpoints files demo": (
+        {"job_id": TEXT, "checkpoint_id": TEXT}, "files",
+        {
+            "path": TEXT, "kind": {"file", "directory", "symlink"}, "size_bytes": INT, "mode": TEXT,
+            "modified_at": TIME, "blake3": TEXT, "target": optional(TEXT),
+        },
+    ),
     "models list": (
         {}, "models",
         {"name": TEXT, "revision": optional(TEXT), "source": TEXT, "files": INT, "size_bytes": INT,

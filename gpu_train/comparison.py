@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_train.difference import Difference
-from gpu_train.elements import COMPLEX, numbers
-from gpu_train.tensor_stats import CHUNK_BYTES, in_order
+from gpu_train.elements import COMPLEX, numbers, sum_of_squares
+from gpu_train.tensor_stats import CHUNK_BYTES, TILE_ELEMENTS, in_order
 from gpu_train.tensor_table import READ_ERRORS, StoredTensor, TensorTable, Trouble
 from gpu_train.tensors import NUMPY
 from gpu_train_cas import OnProgress
@@ -161,6 +161,18 @@ class _Sums(NamedTuple):
     damage: str = ""
 
 
+def _together(parts: Sequence[_Sums]) -> _Sums:
+    return _Sums(
+        changes=math.fsum(part.changes for part in parts),
+        news=math.fsum(part.news for part in parts),
+        largest=max((part.largest for part in parts), default=0.0),
+        changed=sum(part.changed for part in parts),
+        not_finite=sum(part.not_finite for part in parts),
+        differs=any(part.differs for part in parts),
+        damage=next((part.damage for part in parts if part.damage), ""),
+    )
+
+
 class _Pair:
     """Two tensors that are compared."""
 
@@ -205,11 +217,17 @@ class _Pair:
         after = theirs.pread(b, count * narrow, start * narrow)
         is_known = self._has_same_blocks(start * wide, count * wide)
         before = after if is_known else ours.pread(a, count * wide, start * wide)
+        found, ours_all, theirs_all = [], memoryview(before), memoryview(after)
         with np.errstate(over="ignore", invalid="ignore"):
-            new = numbers(after, b.dtype)
-            if a.dtype == b.dtype and before == after:
-                return _Sums(news=_squares(np.where(np.isfinite(new), new, 0).astype(np.float64)))
-            return _sums(numbers(before, a.dtype), new, in_pairs=a.dtype in COMPLEX)
+            for at in range(0, count, TILE_ELEMENTS):
+                one = ours_all[at * wide : (at + TILE_ELEMENTS) * wide]
+                other = theirs_all[at * narrow : (at + TILE_ELEMENTS) * narrow]
+                new = numbers(other, b.dtype)
+                if a.dtype == b.dtype and one == other:
+                    found.append(_Sums(news=sum_of_squares(np.where(np.isfinite(new), new, 0).astype(np.float64))))
+                else:
+                    found.append(_sums(numbers(one, a.dtype), new, in_pairs=a.dtype in COMPLEX))
+        return _together(found)
 
     def _bytes(self, start: int) -> _Sums:
         """Whether bytes differ of which nobody knows what they mean."""
@@ -235,21 +253,19 @@ class _Pair:
         """What all chunks come to."""
         self._shared = None
         a, b = self._tensors
-        damage = next((part.damage for part in parts if part.damage), "")
-        if damage:
-            return self.change(DAMAGED, damage=damage)
-        differs = any(part.differs for part in parts)
+        whole = _together(parts)
+        if whole.damage:
+            return self.change(DAMAGED, damage=whole.damage)
         same_shape = a.shape == b.shape and a.size_bytes == b.size_bytes
-        state = RETYPED if a.dtype != b.dtype else RESHAPED if not same_shape else CHANGED if differs else IDENTICAL
+        same = RESHAPED if not same_shape else CHANGED if whole.differs else IDENTICAL
+        state = RETYPED if a.dtype != b.dtype else same
         if not self.elements:
             return self.change(state)
-        changes, news = (math.sqrt(math.fsum(n)) for n in zip(*(part[:2] for part in parts), strict=True))
+        changes, news = math.sqrt(whole.changes), math.sqrt(whole.news)
         relative = changes / news if news else math.inf if changes else 0.0
         return self.change(
-            state, relative=relative, largest=max(part.largest for part in parts),
-            changed=sum(part.changed for part in parts),
-            not_finite=sum(part.not_finite for part in parts),
-        )  # fmt: skip
+            state, relative=relative, largest=whole.largest, changed=whole.changed, not_finite=whole.not_finite
+        )
 
 
 def _reckoned(pairs: Sequence[_Pair], progress: OnProgress | None, threads: int | None) -> Iterator[TensorChange]:
@@ -277,17 +293,13 @@ def _sums(old: NDArray[Any], new: NDArray[Any], *, in_pairs: bool) -> _Sums:
     else:
         sizes = np.abs(changes)
     return _Sums(
-        changes=_squares(changes),
-        news=_squares(np.where(np.isfinite(b), b, 0.0)),
+        changes=sum_of_squares(changes),
+        news=sum_of_squares(np.where(np.isfinite(b), b, 0.0)),
         largest=float(sizes.max(initial=0.0)),
         changed=int(np.count_nonzero(differs)),
         not_finite=int(np.count_nonzero(differs & ~usable)),
         differs=True,
     )
-
-
-def _squares(values: NDArray[np.float64]) -> float:
-    return float(np.dot(values, values))
 
 
 def _by_change(change: TensorChange) -> tuple[int, float, str]:

@@ -15,7 +15,7 @@ COMPLEX = {"C64": "<f4", "C128": "<f8"}
 _EIGHT_BITS = {"F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
 
 
-def numbers(data: bytes, dtype: str) -> NDArray[Any]:
+def numbers(data: bytes | memoryview, dtype: str) -> NDArray[Any]:
     """The elements as numbers; `dtype` must be a key of `NUMPY`.
 
     Integers, F64, F32 and F16 as they are; BOOL as 0 and 1 (any byte but 0 is 1); BF16 and 8-bit floats as F32; complex
@@ -32,6 +32,11 @@ def numbers(data: bytes, dtype: str) -> NDArray[Any]:
         return found
     found = np.frombuffer(data, COMPLEX.get(dtype) or NUMPY[dtype])
     return found
+
+
+def sum_of_squares(values: NDArray[np.float64]) -> float:
+    """Without BLAS, which would put threads of its own on each of ours."""
+    return float(np.square(values).sum())
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gpu_train.elements import COMPLEX, INTEGERS, numbers
+from gpu_train.elements import COMPLEX, INTEGERS, numbers, sum_of_squares
 from gpu_train.tensor_table import READ_ERRORS, StoredTensor, TensorTable
 from gpu_train.tensors import NUMPY
 from gpu_train_cas import OnProgress
@@ -23,6 +23,9 @@ from gpu_train_cas.progress import Meter
 
 CHUNK_BYTES = 1 << 20
 """A multiple of every element; blocks of a tensor end at multiples of it from the tensor's start."""
+
+TILE_ELEMENTS = 1 << 14
+"""So that a tile and what is reckoned of it stay in a core's cache: several times as fast as whole chunks."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -96,6 +99,13 @@ class TensorStats:
 
 def stats_of_bytes(data: bytes, dtype: str) -> TensorStats:
     """Figures of some elements; `dtype` must be a key of `NUMPY`."""
+    found, view, step = TensorStats(), memoryview(data), TILE_ELEMENTS * ITEM_BYTES[dtype]
+    for at in range(0, len(view), step):
+        found.add(_tile_stats(view[at : at + step], dtype))
+    return found
+
+
+def _tile_stats(data: memoryview, dtype: str) -> TensorStats:
     values = numbers(data, dtype)
     found = TensorStats(len(data) // ITEM_BYTES[dtype])
     with np.errstate(over="ignore", invalid="ignore"):
@@ -117,7 +127,7 @@ def stats_of_bytes(data: bytes, dtype: str) -> TensorStats:
             found.least, found.largest = finite.min().item(), finite.max().item()
             found.mean = float(wide.mean())
             away = wide - found.mean
-            found.squares = float(np.dot(away, away))
+            found.squares = sum_of_squares(away)
     return found
 
 
@@ -128,7 +138,7 @@ def _complex_stats(pairs: np.ndarray[tuple[int, ...], np.dtype[np.float64]], fou
     found.nans, found.infinities = int(nans.sum()), int((infinite & ~nans).sum())
     found.finite = usable.size // 2
     found.zeros = int((both == 0).all(axis=1).sum())
-    found.squares = float(np.dot(usable, usable))
+    found.squares = sum_of_squares(usable)
     return found
 
 

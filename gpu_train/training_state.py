@@ -71,7 +71,9 @@ def training_state(table: TensorTable) -> TrainingState:
     found |= {role_of(tensor) for tensor in table.tensors if role_of(tensor) != WEIGHTS or is_weight(tensor)}
     if any(path.lower().endswith(_CLOSED_MODELS) and not _of_path(path) for path in table.paths):
         found.add(WEIGHTS)
-    torch = [path for path in table.files if path.lower().endswith(_TORCH) and len(_of_path(path)) != 1]
+    broken = {trouble.path for trouble in table.troubles}
+    readable = [path for path in table.files if path.lower().endswith(_TORCH) and path not in broken]
+    torch = [path for path in readable if len(_of_path(path)) != 1]
     for path in torch[:MAX_LOOKED_INTO]:
         try:
             found |= _of_names(outer_keys(table.files[path], path))

@@ -228,7 +228,7 @@ class _Search:
                 self._found.troubles.append(Trouble(path, UNKNOWN, False))
                 return ()
         else:
-            layout = _sound(layout, file.size_bytes)
+            layout = sound(layout, file.size_bytes)
         if "pickle" in layout.metadata:
             self._found.troubles.append(Trouble(path, f"its state cannot be read: {layout.metadata['pickle']}"))
         if "compressed" in layout.metadata:
@@ -331,7 +331,7 @@ def _stored(path: str, tensor: Tensor) -> StoredTensor:
     return StoredTensor(tensor.name, tensor.dtype, tensor.shape, (Part(path, tensor.offset, tensor.length),))
 
 
-def _sound(layout: Layout, size_bytes: int) -> Layout:
+def sound(layout: Layout, size_bytes: int) -> Layout:
     """A manifest's table, checked: packs from elsewhere may say anything.
 
     Raises:
@@ -339,8 +339,10 @@ def _sound(layout: Layout, size_bytes: int) -> Layout:
     """
     try:
         checked = Layout.build(layout.format, layout.tensors, size_bytes)
-        if not all(isinstance(tensor.name, str) and isinstance(tensor.dtype, str) for tensor in checked.tensors):
-            raise TypeError("a name or type is no text")
+        for tensor in checked.tensors:
+            whole = all(type(n) is int for n in (tensor.offset, tensor.length, *tensor.shape))
+            if not (whole and isinstance(tensor.name, str) and isinstance(tensor.dtype, str)):
+                raise TypeError("a field of the wrong type")
     except FormatError as e:
         raise Damaged(f"the table of its tensors cannot be true: {e}") from e
     except TypeError as e:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from gpu_train.shard_index import read_index
 from gpu_train.tensor_stats import stats_of
-from gpu_train.tensor_table import StoredTensor, TensorTable, table_of
+from gpu_train.tensor_table import StoredTensor, TensorTable, sound, table_of
 from gpu_train.training_state import is_weight, training_state
 from gpu_train.workspace import Workspace
-from gpu_train_cas import Record
+from gpu_train_cas import Layout, Record, Tensor
 from gpu_train_cas.errors import Damaged
 from gpu_train_cas.formats import BytesSource
 
@@ -203,6 +203,23 @@ def test_any_index_is_read_or_refused(noise: bytes, at: int, gone: int) -> None:
     except Damaged:
         return
     assert all(isinstance(word, str) for pair in index.files.items() for word in pair)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Tensor("w", "F32", (2,), 0, 2**70), Tensor("w", "F32", (2,), -8, 8), Tensor("w", "F32", (2,), 0.5, 8),
+        Tensor("w", "F32", ("2",), 0, 8), Tensor(7, "F32", (2,), 0, 8), Tensor("w", None, (2,), 0, 8),
+        Tensor("w", "F32", (2,), None, 8),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_table_that_cannot_be_true_is_damage(wrong: Tensor) -> None:
+    """Manifests in packs from elsewhere may say anything."""
+    with pytest.raises(Damaged, match="table of its tensors cannot be"):
+        sound(Layout("torch", (Tensor("a", "U8", (4,), 0, 4), wrong)), 100)
+    unlike = Tensor("w", "F32", (2**60, 2**60), 8, 8)
+    assert sound(Layout("torch", (unlike,)), 100).tensors == (unlike._replace(dtype=""),)
 
 
 def test_bytes_of_a_tensor_in_parts() -> None:

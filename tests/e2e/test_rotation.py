@@ -21,7 +21,7 @@ from gpu_train import Workspace
 KIT = Path(__file__).parents[1] / "kit"
 KINDS = ("folder", "single", "move", "replace", "in_place", "again")
 SENTRY = "gpu_train.capture.watch"
-PATIENCE_S = 100
+PATIENCE_S = 240
 WATCHES = 3
 """Of a sentry that is ready: the folder with the root, the root and the control folder."""
 
@@ -178,8 +178,8 @@ def test_checkpoints_on_fuse(job, home: Path, artifacts_on, mounted: str) -> Non
     result = running.account(written)
     assert len(written.versions) == 8 * len(kinds)
     assert result.wrong == []
-    assert result.captured > 0
-    if mounted == "bindfs":
+    if mounted == "bindfs":  # with rclone each file changes once more, when it has been uploaded
+        assert result.captured > 0
         assert result.silent == []
     assert latest <= set(written.versions)
 

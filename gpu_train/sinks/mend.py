@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gpu_train.sinks.present import Present
 from gpu_train.sinks.sink import Sink
 from gpu_train.workspace import Workspace
 from gpu_train_cas.check import VerifyReport
@@ -48,18 +49,11 @@ def mend(workspace: Workspace, sink: Sink, report: VerifyReport, progress: OnPro
     left: dict[Digest, str] = {}
     with Closure([store.packs, sink.blocks]) as closure:
         for record in hit:
-            relied: list[Digest] = []
+            present = Present(workspace)
 
-            def usable(digest: Digest, kind: Kind, relied: list[Digest] = relied) -> bool:
-                with store.registry.read() as txn:
-                    found = store.tables.index.usable(txn, digest)
-                if found:
-                    relied.append(digest)
-                return found
-
-            def fetched(record: Digest = record) -> Iterator[Frame]:
+            def fetched(record: Digest = record, present: Present = present) -> Iterator[Frame]:
                 nonlocal frames, received
-                for frame in closure.needed([record], usable, is_closed=False):
+                for frame in closure.needed([record], present, is_closed=False):
                     frames += 1
                     received += frame.header.stored_bytes
                     meter.progress.done_bytes = received
@@ -67,7 +61,7 @@ def mend(workspace: Workspace, sink: Sink, report: VerifyReport, progress: OnPro
                     yield frame
 
             try:
-                store.adopt(fetched(), lambda txn: None, relied, purpose="mend")
+                store.adopt(fetched(), lambda txn: None, present.relied, purpose="mend")
             except (Damaged, NotFound) as e:
                 left[record] = str(e)
             meter.progress.files_done += 1

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gpu_train.capture.storing import next_version
 from gpu_train.sinks.journal import SentRecord
+from gpu_train.sinks.present import Present
 from gpu_train.sinks.queue import Queue
 from gpu_train.sinks.sink import Sink
 from gpu_train.tables import Checkpoint, Job
@@ -57,21 +58,13 @@ def pull(
     with Closure([store.packs, sink.blocks]) as closure:
         for sent in records:
             meter.progress.path = f"{sent.job}@{sent.name}"
-            relied: list[Digest] = []
+            present = Present(workspace)
 
-            def has(digest: Digest, kind: Kind, relied: list[Digest] = relied) -> bool:
-                """Whether it is here."""
-                with store.registry.read() as txn:
-                    usable = store.tables.index.usable(txn, digest)
-                if usable:
-                    relied.append(digest)
-                return usable
-
-            def frames(sent: SentRecord = sent) -> Iterator[Frame]:
+            def frames(sent: SentRecord = sent, present: Present = present) -> Iterator[Frame]:
                 nonlocal received
                 for frame in chain(
-                    closure.needed(sent.also, has, is_closed=False),
-                    closure.needed([sent.record], has, is_closed=False, blocks=not lazy),
+                    closure.needed(sent.also, present, is_closed=False),
+                    closure.needed([sent.record], present, is_closed=False, blocks=not lazy),
                 ):
                     received += frame.header.stored_bytes
                     meter.tick()
@@ -86,7 +79,7 @@ def pull(
                 done.append(checkpoint)
                 new.extend([checkpoint] if is_new else [])
 
-            store.adopt(frames(), enter, relied, purpose="pull")
+            store.adopt(frames(), enter, present.relied, purpose="pull")
             meter.progress.done_bytes += sent.size_bytes
             meter.tick()
     meter.tick(last=True)

@@ -13,6 +13,8 @@ for step in range(10, 10 * steps + 1, 10):
     folder = OUT / f"checkpoint-{step}"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(safetensors(step))
+    # What is all there when it is first seen, and deleted at once, may be the rest of something; this is not.
+    wait_for(lambda folder=folder: is_pinned(folder))
     (folder / "config.json").write_text('{"model_type": "fake"}')
     (folder / "training_args.bin").write_bytes(torch_zip(0, 16))
     (folder / "optimizer.pt").write_bytes(torch_zip(step + 1))

@@ -166,7 +166,7 @@ def artifacts_on(home: Path, tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["fusermount3", "-u", "-z", point], check=True)
 
 
-@pytest.mark.parametrize("mounted", MOUNTS)
+@pytest.mark.parametrize("mounted", ["bindfs", pytest.param("rclone", marks=pytest.mark.long)])
 def test_checkpoints_on_fuse(job, home: Path, artifacts_on, mounted: str) -> None:
     """Where files cannot be linked they are not held, as that would be in the trainer's way."""
     artifacts_on(mounted)

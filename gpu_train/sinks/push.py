@@ -4,7 +4,7 @@ there."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -19,11 +19,12 @@ from gpu_train.sinks.sink import Sink
 from gpu_train.tables import Checkpoint
 from gpu_train.tables.row import numbered_key
 from gpu_train.workspace import Workspace
+from gpu_train_cas.batch import batches
 from gpu_train_cas.closure import Closure, Frame
 from gpu_train_cas.digest import Digest, Kind
 from gpu_train_cas.errors import NotFound
 from gpu_train_cas.reader import Reader
-from gpu_train_cas.transaction import Transaction, row_frame_key
+from gpu_train_cas.transaction import row_frame_key
 from gpu_train_cas.tree import Entry as TreeEntry
 from gpu_train_cas.tree import EntryKind
 
@@ -50,12 +51,10 @@ class Pushed(NamedTuple):
 def push(
     workspace: Workspace, sink: Sink, checkpoints: Sequence[Checkpoint], *, again: bool = False,
     pace: Pace | None = None, on_bytes: OnBytes = lambda count: None,
-    also: Callable[[Transaction], None] = lambda txn: None,
 ) -> Pushed:  # fmt: skip
     """Send checkpoints that have content; when it returns all are there, proven, and their rows say so.
 
-    `again` says that an attempt for them was broken off, so that some of their files may be there. What `also` writes
-    is committed with the rows.
+    `again` says that an attempt for them was broken off, so that some of their files may be there.
 
     Raises:
         SinkFailed: when the sink failed; what was sent is found by the next attempt.
@@ -83,7 +82,7 @@ def push(
         if records:
             packs = tuple(SentPack(p.name, p.size_bytes, len(p.entries)) for p in shipped)
             sink.tell(Entry(packs, tuple(records)), {p.name: p.entries for p in shipped})
-        noted = _note(workspace, sink, alive, also)
+        noted = _note(workspace, sink, alive)
     skipped = tuple(c for c in checkpoints if (c.job_id, c.seq) not in {(n.job_id, n.seq) for n in noted})
     return Pushed(tuple(noted), skipped, sent_bytes, sum(c.size_bytes for c in noted))
 
@@ -123,7 +122,7 @@ def _send(
     if is_plain:
         root = closure.reader.record(checkpoint.record).root
         prefix = checkpoint_prefix(checkpoint.job_id, checkpoint.name)
-        for batch in _batches(_files(workspace.store.reader, root)):
+        for batch in batches(_files(workspace.store.reader, root), PLAIN_BATCH):
             sink.objects.put(
                 [
                     Put(prefix + escaped_path(path), shipment.paced(content), mtime_ns=mtime_ns, again=again)
@@ -143,17 +142,6 @@ def _files(reader: Reader, root: TreeEntry) -> Iterator[tuple[bytes, Lazy, int]]
         if entry.kind is EntryKind.FILE:
             file = reader.open(entry)
             yield path, Lazy(file.size_bytes, file.pread), entry.mtime_ns
-
-
-def _batches(files: Iterable[tuple[bytes, Lazy, int]]) -> Iterator[list[tuple[bytes, Lazy, int]]]:
-    batch = []
-    for file in files:
-        batch.append(file)
-        if len(batch) == PLAIN_BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _code_of(workspace: Workspace, checkpoint: Checkpoint) -> list[Digest]:
@@ -184,9 +172,7 @@ def _rows(workspace: Workspace, closure: Closure, checkpoint: Checkpoint) -> Ite
                 continue
 
 
-def _note(
-    workspace: Workspace, sink: Sink, checkpoints: Sequence[Checkpoint], also: Callable[[Transaction], None]
-) -> list[Checkpoint]:
+def _note(workspace: Workspace, sink: Sink, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Enter in the rows that the sink holds them; those whose content is still the one that was sent."""
     noted = []
     with workspace.store.transaction("push") as txn:
@@ -196,5 +182,4 @@ def _note(
                 row = row._replace(pushed={**row.pushed, sink.setting.address: time.time_ns()})
                 workspace.checkpoints.put_in(txn, row)
                 noted.append(row)
-        also(txn)
     return noted

@@ -15,6 +15,7 @@ from gpu_train.sinks.journal import Entry, Journals, SentPack, SentRecord, new_h
 from gpu_train.sinks.key import checkpoint_prefix, escaped_path, pack_key
 from gpu_train.sinks.objects.objectstore import ObjectStore
 from gpu_train.sinks.setting import FILES, SinkSetting
+from gpu_train.sinks.unmark import unmark
 from gpu_train.workspace import Workspace
 from gpu_train_cas.digest import Digest
 from gpu_train_cas.errors import UNREADABLE
@@ -77,17 +78,9 @@ class Sink:
 
     def _forget_removed(self, removed: set[Digest]) -> None:
         """Have the rows of checkpoints not say any more that the sink holds them, when another home took them out."""
-        address, checkpoints = self.setting.address, self._workspace.checkpoints
         removed -= {record.record for record in self.records()}
-        stale = [c for c in checkpoints.list() if c.record in removed and address in c.pushed] if removed else []
-        if not stale:
-            return
-        with self._workspace.store.transaction("sync") as txn:
-            for checkpoint in stale:
-                row = checkpoints.get_in(txn.txn, checkpoint.job_id, checkpoint.seq)
-                if row is not None:
-                    left = {other: when for other, when in row.pushed.items() if other != address}
-                    checkpoints.put_in(txn, row._replace(pushed=left))
+        if removed:
+            unmark(self._workspace, self.setting.address, lambda checkpoint: checkpoint.record in removed)
 
     def _begin_anew(self) -> None:
         """Read all journals again: others may have relied on what goes, and so it is plain what is left."""
